@@ -1,0 +1,1 @@
+"""Who works on what: key-value stores, leases, claims, plans."""

@@ -1,0 +1,228 @@
+"""The values behind the keys: small, immutable, checked when read. JSON, so that `etcdctl get` shows them plainly.
+
+Unknown fields are ignored when reading, so that an older worker can live beside a newer coordinator.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeVar
+
+import msgspec
+
+from ..errors import CorruptError
+
+R = TypeVar("R")
+
+Cause = Literal["raised", "died", "memory", "hang", "diverged", "refused", "preempted"]
+"""Why an attempt ended. `preempted` is free; `memory` hands the work back; the others have their purses."""
+
+JobState = Literal["waiting", "running", "paused", "done", "failed", "cancelled"]
+TERMINAL: frozenset[JobState] = frozenset({"done", "failed", "cancelled"})
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a member last said of itself.
+
+    Args:
+        step: steps done, the step number of the state it holds.
+        started: the step at which its generation began.
+        committed: step of the newest commit it knows of.
+        loss, lr: of the last step; `samples_per_second` over the last seconds; `step_seconds` of the last step.
+    """
+
+    step: int
+    started: int = 0
+    generation: int = 0
+    epoch: int = 0
+    loss: float | None = None
+    lr: float | None = None
+    samples_per_second: float = 0.0
+    step_seconds: float = 0.0
+    committed: int = 0
+
+
+class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker as it describes itself, under its lease.
+
+    Args:
+        id: name and boot nonce: a restarted worker is another worker.
+        state: `idle`, `preparing` (its runner imports and builds), `ready`, `running`.
+        job, generation: what it serves.
+        beat: counts upward while the agent lives; a lease may outlive its holder, a beat cannot.
+        refusals: digest of a job's specification -> why this worker will not run it.
+    """
+
+    id: str
+    name: str
+    host: str
+    pid: int
+    device: str
+    kind: str
+    memory: int
+    state: Literal["idle", "preparing", "ready", "running"] = "idle"
+    job: str | None = None
+    generation: int = 0
+    leaving: bool = False
+    beat: int = 0
+    refusals: dict[str, str] = {}
+    progress: Progress | None = None
+
+
+class Retry(msgspec.Struct, frozen=True, kw_only=True):
+    """How many attempts may end badly, by cause, without progress in between (see `pipeline.spec.Retries`)."""
+
+    died: int = 5
+    raised: int = 0
+
+
+class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What scheduling needs to know of a job; the whole specification is a blob.
+
+    Args:
+        spec: blob digest of the `JobSpec`. code: blob digest of the code bundle.
+        steps: the step at which the job is done.
+    """
+
+    name: str
+    spec: str
+    code: str
+    steps: int
+    ests: int
+    min_workers: int = 1
+    max_workers: int | None = None
+    priority: int = 0
+    numerics: str = "native"
+    retries: Retry = Retry()
+    submitted: float = 0.0
+
+
+class Member(msgspec.Struct, frozen=True):
+    """A worker and its contiguous range of ESTs, `first <= est < last`."""
+
+    worker: str
+    first: int
+    last: int
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """One membership of a job. Slot i belongs to `members[i]`; slot 0 publishes."""
+
+    generation: int
+    members: tuple[Member, ...] = ()
+    cause: str = ""
+
+    def slot_of(self, worker_id: str) -> int | None:
+        """The worker's slot, or None when it is no member."""
+        for slot, member in enumerate(self.members):
+            if member.worker == worker_id:
+                return slot
+        return None
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """The right to run one slot of one generation; `held` is the step of the state that the claimant holds."""
+
+    worker: str
+    held: int
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest published commit."""
+
+    step: int
+    manifest: str
+    state_digest: str
+    generation: int
+    metrics: dict[str, float] = {}
+
+
+class Probe(msgspec.Struct, frozen=True, kw_only=True):
+    """What the first worker computed for the initial state and EST 0's first gradient, and in which class."""
+
+    determinism: str
+    digest: str
+    description: dict[str, str] = {}
+    worker: str = ""
+
+
+class Damage(msgspec.Struct, frozen=True, kw_only=True):
+    """The commit `manifest` cannot be read whole; `usable_*` is its newest intact ancestor (None: the beginning)."""
+
+    manifest: str
+    usable_step: int
+    usable_manifest: str | None
+    found: tuple[str, ...] = ()
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """Why an attempt of a worker ended."""
+
+    worker: str
+    generation: int
+    cause: Cause
+    step: int
+    message: str = ""
+    traceback: str = ""
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a job failed."""
+
+    cause: Cause
+    step: int
+    worker: str
+    message: str
+    traceback: str = ""
+
+
+class Recovery(msgspec.Struct, frozen=True, kw_only=True):
+    """One loss that a job got over: seconds from noticing it to the next finished step."""
+
+    cause: str
+    seconds: float
+    steps_recomputed: int
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a job so far.
+
+    Args:
+        attempts: ended attempts by cause, in all.
+        streak: attempts ended by `died`, `hang` or `raised` since the job last got further than `streak_step`.
+        recoveries: the newest ones; `recovered` counts all.
+        damage: damaged objects that were found.
+    """
+
+    state: JobState = "waiting"
+    reason: str = ""
+    attempts: dict[str, int] = {}
+    streak: dict[str, int] = {}
+    streak_step: int = -1
+    failure: Failure | None = None
+    recoveries: tuple[Recovery, ...] = ()
+    recovered: int = 0
+    damage: tuple[str, ...] = ()
+
+
+class LogRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Log chunks of one worker for one job in the object store, numbered from 0."""
+
+    chunks: int
+    length: int
+
+
+def encode(record: msgspec.Struct) -> bytes:
+    """Canonical JSON."""
+    return msgspec.json.encode(record, order="sorted")
+
+
+def decode(value: bytes, kind: type[R], key: str = "") -> R:
+    """Read a record.
+
+    Raises:
+        CorruptError: the value is not such a record; names the key.
+    """
+    try:
+        return msgspec.json.decode(value, type=kind)
+    except msgspec.DecodeError as error:
+        raise CorruptError(f"key {key!r} does not hold a {kind.__name__}: {error}") from error

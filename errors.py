@@ -1,0 +1,77 @@
+"""The errors a user or a caller can meet, rooted at `EasyScaleError`.
+
+A message names the thing, says what was found and what to do. `UserError` is the user's to mend (exit code 2);
+everything else is ours or the world's (exit code 1).
+"""
+
+from __future__ import annotations
+
+
+class EasyScaleError(Exception):
+    """Root of all errors raised on purpose by EasyScale."""
+
+    exit_code = 1
+
+
+class UserError(EasyScaleError):
+    """A mistake in what the user gave us: nothing was created, nothing was lost.
+
+    Args:
+        what: what is wrong, and where.
+        hint: what to do about it.
+    """
+
+    exit_code = 2
+
+    def __init__(self, what: str, hint: str = "") -> None:
+        super().__init__(f"{what}\n  {hint}" if hint else what)
+        self.what = what
+        self.hint = hint
+
+
+class AddressError(UserError):
+    """A key-value store or object store cannot be reached, refuses us, or is unfit for use."""
+
+
+class SpecError(UserError):
+    """A job specification that cannot be run."""
+
+
+class ScriptError(UserError):
+    """A user's script that cannot be loaded, or defines no job. `detail` holds its own short traceback."""
+
+    def __init__(self, what: str, hint: str = "", detail: str = "") -> None:
+        super().__init__(what, hint)
+        self.detail = detail
+
+
+class ChangedError(UserError):
+    """The specification, code or data of an existing job differ from what was submitted before."""
+
+
+class NotFoundError(EasyScaleError):
+    """An object that should be in the object store is not there."""
+
+
+class UnavailableError(EasyScaleError):
+    """A service did not answer in time; nothing is known to have been changed by a *read*."""
+
+
+class OutcomeUnknownError(UnavailableError):
+    """A write was sent and not answered: it may or may not have been applied. Resolve it by reading."""
+
+
+class CorruptError(EasyScaleError):
+    """Bytes read from the object store do not have the digest they are named by."""
+
+
+class DivergenceError(EasyScaleError):
+    """Two computations of the same step gave different states: the promise of determinism is broken."""
+
+
+class FencedError(EasyScaleError):
+    """A write by somebody whose claim or generation is over was refused."""
+
+
+class RemoteError(EasyScaleError):
+    """The user's code failed in a worker. The message ends with the traceback from there."""

@@ -1,0 +1,61 @@
+"""The command line: what each command is called, its options, and how errors are shown. The work is done elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from .. import __version__, logs
+from ..errors import EasyScaleError, ScriptError
+from . import cli_jobs, cli_run, cli_services
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+app = typer.Typer(
+    name="easyscale",
+    help="Elastic training whose result does not depend on the devices it ran on.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+cli_run.add(app)
+cli_services.add(app)
+cli_jobs.add(app)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(__version__)  # noqa: T201 - it was asked for
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error")] = "info",
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,  # noqa: ARG001
+) -> None:
+    """Options of all commands."""
+    logs.configure(log_level)
+
+
+def fail(error: EasyScaleError) -> NoReturn:
+    """Show an error and end with its exit code: 2 for a user's mistake, 1 for ours or the world's."""
+    detail = f"\n{error.detail}" if isinstance(error, ScriptError) and error.detail else ""
+    sys.stderr.write(f"error: {error}{detail}\n")
+    raise SystemExit(error.exit_code)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point of `easyscale`."""
+    try:
+        app(args=list(arguments) if arguments is not None else None, standalone_mode=True)
+    except EasyScaleError as error:
+        fail(error)
+
+
+if __name__ == "__main__":
+    main()

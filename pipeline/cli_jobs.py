@@ -1,0 +1,194 @@
+"""The commands that look at jobs and steer them."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from ..errors import UserError
+from .cli_options import Folder, Format, JobName, Kv, Output, Store, open_both, open_existing, print_json
+from .submit import Handle, desire
+from .summary import Summary, read_job, read_jobs, summarize
+
+if TYPE_CHECKING:
+    from ..coordinator.kv import KeyValueStore
+    from ..coordinator.views import JobView
+
+FOLLOW_SECONDS = 0.5
+
+
+def add(app: typer.Typer) -> None:
+    """Add these commands."""
+    for command in (jobs, show, watch, logs, pause, resume, cancel, retry):
+        app.command()(command)
+
+
+def jobs(kv: Kv = None, folder: Folder = None, output: Format = Output.text) -> None:
+    """List all jobs, by precedence."""
+    _, records_at = open_existing(kv, folder)
+    found = [summarize(view) for view in read_jobs(records_at)]
+    if output is Output.json:
+        print_json([job.as_dict() for job in found])
+        return
+    if not found:
+        typer.echo("no jobs; next: easyscale run SCRIPT | submit SCRIPT")
+        return
+    table = Table("job", "state", "step", "workers", "samples/s", "commit", "why", box=None, pad_edge=False)
+    for job in found:
+        table.add_row(
+            job.job,
+            job.state,
+            f"{job.step}/{job.steps}",
+            str(len(job.workers)),
+            f"{job.samples_per_second:.0f}" if job.samples_per_second else "",
+            str(job.committed),
+            job.reason.splitlines()[0] if job.reason else "",
+        )
+    Console(width=None if sys.stdout.isatty() else 200).print(table)
+    typer.echo("next: easyscale show JOB | watch JOB | logs JOB")
+
+
+def show(job: JobName, kv: Kv = None, folder: Folder = None, output: Format = Output.text) -> None:
+    """Everything about one job."""
+    _, records_at = open_existing(kv, folder)
+    found = summarize(_job(records_at, job))
+    if output is Output.json:
+        print_json(found.as_dict())
+        return
+    for name, value in _lines(found):
+        typer.echo(f"{name:<13} {value}")
+    if found.traceback:
+        typer.echo(found.traceback)
+    typer.echo(f"next: easyscale {_next(found)}")
+
+
+def watch(job: JobName, kv: Kv = None, folder: Folder = None, output: Format = Output.text) -> None:
+    """Follow a job to its end. With -o json, one object per change and line."""
+    from .progress import ProgressView
+
+    _, records_at = open_existing(kv, folder)
+    handle = Handle(job, records_at)
+    handle.status()
+    last: Summary | None = None
+    if output is Output.json:
+        for last in handle.watch():
+            print_json(last.as_dict())
+    else:
+        with ProgressView() as view:
+            for last in handle.watch():
+                view.show(last)
+    if last is not None and last.state != "done":
+        raise typer.Exit(1)
+
+
+def logs(
+    job: JobName,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the job is over.")] = False,
+    worker: Annotated[str | None, typer.Option(help="Only this worker's.")] = None,
+    kv: Kv = None,
+    store: Store = None,
+    folder: Folder = None,
+) -> None:
+    """Print what the job's runners printed, worker by worker."""
+    from .joblogs import read
+
+    open_existing(kv, folder)
+    _, records_at, objects_at = open_both(kv, store, folder)
+    printed: dict[str, int] = {}
+    headline = ""
+    while True:
+        view = _job(records_at, job)
+        if worker is not None and worker not in view.logs:
+            raise UserError(
+                f"job {job!r} has no log of a worker {worker!r}", f"there are: {', '.join(view.logs) or '-'}"
+            )
+        for name, record in sorted(view.logs.items()):
+            if worker not in (None, name):
+                continue
+            for chunk in read(objects_at, job, name, record, printed.get(name, 0)):
+                if headline != name:
+                    headline = name
+                    typer.echo(f"==> {name} <==")
+                typer.echo(chunk.decode(errors="replace"), nl=False)
+            printed[name] = record.chunks
+        if not follow or view.over:
+            return
+        time.sleep(FOLLOW_SECONDS)
+
+
+def pause(job: JobName, kv: Kv = None, folder: Folder = None, output: Format = Output.text) -> None:
+    """Stop a job after its current step, with a commit; its workers are free for others."""
+    _steer(job, "paused", kv, folder, output)
+
+
+def resume(job: JobName, kv: Kv = None, folder: Folder = None, output: Format = Output.text) -> None:
+    """Go on with a paused job."""
+    _steer(job, "running", kv, folder, output)
+
+
+def cancel(job: JobName, kv: Kv = None, folder: Folder = None, output: Format = Output.text) -> None:
+    """End a job at once; its commits stay, `retry` goes on from the newest."""
+    _steer(job, "cancelled", kv, folder, output)
+
+
+def retry(job: JobName, kv: Kv = None, folder: Folder = None, output: Format = Output.text) -> None:
+    """Go on with a failed or cancelled job from its newest commit."""
+    _steer(job, "running", kv, folder, output)
+
+
+def _steer(job: str, what: str, kv: str | None, folder: str | None, output: Output) -> None:
+    _, records_at = open_existing(kv, folder)
+    before = desire(records_at, job, what)  # type: ignore[arg-type]
+    if output is Output.json:
+        print_json({"job": job, "desired": what, "state": before.state, "step": before.step, "steps": before.steps})
+        return
+    typer.echo(f"job {job!r}: {before.state} at step {before.step} of {before.steps}, wanted {what}")
+    typer.echo(f"next: easyscale watch {job}")
+
+
+def _job(kv: KeyValueStore, name: str) -> JobView:
+    view = read_job(kv, name)
+    if view is None:
+        names = [job.name for job in read_jobs(kv)]
+        known = f"there are: {', '.join(names[:20])}" if names else "there are none at all"
+        raise UserError(f"there is no job {name!r} at {kv.address}", known)
+    return view
+
+
+def _lines(job: Summary) -> list[tuple[str, str]]:
+    lines = [
+        ("job", job.job),
+        ("state", f"{job.state}: {job.reason}" if job.reason else job.state),
+        ("step", f"{job.step} of {job.steps}, committed {job.committed}"),
+        ("ESTs", str(job.ests)),
+        ("generation", str(job.generation)),
+        ("workers", ", ".join(job.workers) or "none"),
+    ]
+    if job.loss is not None:
+        lines.append(("loss", f"{job.loss:.6g}, lr {job.lr:.6g}" if job.lr is not None else f"{job.loss:.6g}"))
+    lines += [(name, f"{value:.6g}") for name, value in sorted(job.metrics.items())]
+    if job.state_digest:
+        lines.append(("state digest", job.state_digest))
+    if job.attempts:
+        lines.append(("attempts", ", ".join(f"{n} {cause}" for cause, n in sorted(job.attempts.items()))))
+    lines += [
+        ("recovery", f"{r.cause}: {r.seconds:.1f} s, {r.steps_recomputed} step(s) recomputed") for r in job.recoveries
+    ]
+    lines += [("damage", what) for what in job.damage]
+    return lines
+
+
+def _next(job: Summary) -> str:
+    name = job.job
+    if job.state in ("failed", "cancelled"):
+        return f"logs {name} | retry {name}"
+    if job.state == "paused":
+        return f"resume {name} | logs {name}"
+    if job.state == "done":
+        return f"logs {name}"
+    return f"watch {name} | logs {name} -f | pause {name} | cancel {name}"

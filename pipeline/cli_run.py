@@ -1,0 +1,179 @@
+"""The commands that start a job: `run` does everything on this machine, `submit` leaves it to workers elsewhere."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import UserError
+from .cli_options import Folder, Format, Kv, Output, Store, open_both, print_json
+from .submit import Handle, How, place
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from .summary import Summary
+
+Script = Annotated[Path, typer.Argument(metavar="SCRIPT", help="Python file that defines an easyscale.Job.")]
+Chosen = Annotated[str | None, typer.Option("--job", help="Which job, if the script has several.")]
+Name = Annotated[str | None, typer.Option("--name", help="Run it under this name.")]
+Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Another value for a setting.")]
+Numerics = Annotated[str | None, typer.Option("--numerics", help="native.")]
+Accept = Annotated[bool, typer.Option("--accept-changes", help="Go on although code, data or settings have changed.")]
+
+SAID: dict[How, str] = {
+    "created": "is new",
+    "found": "is there already: going on with it",
+    "resumed": "was paused: going on with it",
+    "restarted": "had ended early: trying again from its newest commit",
+    "changed": "goes on with the changes from its newest commit",
+}
+
+
+def add(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.command()(run)
+    app.command()(submit)
+
+
+def overrides(name: str | None, numerics: str | None, sets: list[str] | None) -> dict[str, str]:
+    """Settings given on the command line, as text."""
+    given: dict[str, str] = {}
+    for item in sets or []:
+        key, equals, value = item.partition("=")
+        if not equals or not key:
+            raise UserError(f"--set {item!r} is not KEY=VALUE", "for example: --set batch_size=64")
+        given[key] = value
+    if name is not None:
+        given["name"] = name
+    if numerics is not None:
+        given["numerics"] = numerics
+    return given
+
+
+def submit(
+    script: Script,
+    job: Chosen = None,
+    name: Name = None,
+    numerics: Numerics = None,
+    sets: Sets = None,
+    accept_changes: Accept = False,
+    kv: Kv = None,
+    store: Store = None,
+    folder: Folder = None,
+    output: Format = Output.text,
+) -> None:
+    """Submit a script's job and return at once; workers elsewhere run it."""
+    from .inspect import inspect_script
+
+    spec, bundle = inspect_script(script, job, overrides(name, numerics, sets))
+    _, records_at, objects_at = open_both(kv, store, folder)
+    how = place(records_at, objects_at, spec, bundle, accept_changes=accept_changes)
+    if output is Output.json:
+        print_json({**Handle(spec.name, records_at, how).status().as_dict(), "how": how})
+        return
+    typer.echo(f"job {spec.name!r} {SAID[how]} ({spec.total_steps} steps, {spec.ests} ESTs)")
+    typer.echo(
+        f"next: easyscale watch {spec.name} | logs {spec.name} -f | pause {spec.name} | cancel {spec.name}\n"
+        "      easyscale worker and easyscale coordinator run it, wherever they are started"
+    )
+
+
+def run(
+    script: Script,
+    workers: Annotated[int, typer.Option("--workers", "-w", min=1, max=256, help="Worker processes to start.")] = 1,
+    device: Annotated[str, typer.Option(help="Device of the workers; `cuda` gives worker i the GPU i.")] = "cpu",
+    job: Chosen = None,
+    name: Name = None,
+    numerics: Numerics = None,
+    sets: Sets = None,
+    accept_changes: Accept = False,
+    kv: Kv = None,
+    store: Store = None,
+    folder: Folder = None,
+    output: Format = Output.text,
+) -> None:
+    """Run a script's job on this machine to its end. Running it again resumes.
+
+    Ctrl-C once: finish the step, commit, stop. Twice: stop at once.
+    """
+    from .inspect import inspect_script
+
+    spec, bundle = inspect_script(script, job, overrides(name, numerics, sets))
+    found, records_at, objects_at = open_both(kv, store, folder)
+    how = place(records_at, objects_at, spec, bundle, accept_changes=accept_changes)
+    handle = Handle(spec.name, records_at, how)
+    if handle.status().state == "done":
+        if output is Output.text:
+            typer.echo(f"job {spec.name!r} is done already")
+        _finish(handle.status(), output)
+        return
+    if output is Output.text:
+        typer.echo(f"job {spec.name!r} {SAID[how]} ({spec.total_steps} steps, {spec.ests} ESTs, {workers} worker(s))")
+    devices = [f"{device}:{i}" if device == "cuda" else device for i in range(workers)]
+    last = _follow(handle, found, devices)
+    _finish(last, output)
+
+
+def _follow(handle: Handle, found: Any, devices: list[str]) -> Summary:
+    """Run workers until the job is over or the user stops it; what it was like at the end."""
+    from .local import LocalCluster
+    from .progress import ProgressView
+
+    stopping = threading.Event()
+
+    def stop(number: int, _: FrameType | None) -> None:
+        if stopping.is_set():
+            raise KeyboardInterrupt
+        stopping.set()
+        what = "finishing the step and committing; once more to stop at once"
+        typer.echo(f"\n{signal.Signals(number).name}: {what}", err=True)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    last = handle.status()
+    try:
+        with LocalCluster(found, devices) as cluster, ProgressView() as view:
+            while not stopping.is_set():
+                try:
+                    for last in handle.watch(timeout=0.5):
+                        view.show(last)
+                        if stopping.is_set():
+                            break
+                    else:
+                        break
+                except TimeoutError:
+                    cluster.watch_over()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return handle.status() if stopping.is_set() else last
+
+
+def _finish(last: Summary, output: Output) -> None:
+    """Say how it ended and what to do next; the exit code tells it too."""
+    if output is Output.json:
+        print_json(last.as_dict())
+    elif last.state == "done":
+        for name, value in sorted(last.metrics.items()):
+            typer.echo(f"{name:<13} {value:.6g}")
+        typer.echo(f"{'state digest':<13} {last.state_digest}")
+        typer.echo(f"next: easyscale show {last.job} | easyscale logs {last.job}")
+    elif last.state == "failed":
+        typer.echo(f"error: job {last.job!r} failed: {last.reason}\n{last.traceback}".rstrip(), err=True)
+        typer.echo(f"next: easyscale logs {last.job} | mend it, then run the same command again", err=True)
+    elif last.state == "cancelled":
+        typer.echo(f"job {last.job!r} was cancelled at step {last.step}", err=True)
+    else:
+        typer.echo(
+            f"job {last.job!r} stopped with commit {last.committed} of {last.steps} steps; "
+            "run the same command again to go on",
+            err=True,
+        )
+    if last.state != "done":
+        raise typer.Exit(130 if last.state not in ("failed", "cancelled") else 1)

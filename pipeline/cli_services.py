@@ -1,0 +1,87 @@
+"""The commands that serve: `worker` and `coordinator`; and `doctor`, which looks whether they could."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import threading
+from typing import Annotated
+
+import typer
+
+from ..errors import UserError
+from .cli_options import Folder, Format, Kv, Output, Store, open_both, print_json
+
+
+def add(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.command()(worker)
+    app.command()(coordinator)
+    app.command()(doctor)
+
+
+def worker(
+    kv: Kv = None,
+    store: Store = None,
+    folder: Folder = None,
+    name: Annotated[str | None, typer.Option(help="Name for people; the host's name by default.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
+    ttl: Annotated[float, typer.Option(min=1.0, help="Seconds that its lease lives without renewal.")] = 10.0,
+    grace: Annotated[float, typer.Option(min=0.0, help="Seconds it may take to leave after SIGTERM.")] = 25.0,
+    hang: Annotated[float, typer.Option(min=0.1, help="No step is called hanging before this many seconds.")] = 120.0,
+    parent: Annotated[int | None, typer.Option(hidden=True, help="Process to die with.")] = None,
+) -> None:
+    """Serve jobs with one device until told to leave (SIGTERM or Ctrl-C: the step is finished first)."""
+    from ..storage.selftest import require_fit
+    from .runner import die_with
+    from .worker import Worker, WorkerOptions, install_signals
+
+    if parent is not None:
+        die_with(parent)
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
+        raise UserError(f"device {device!r} is unknown", "use cpu, cuda or cuda:N")
+    label = name or socket.gethostname().partition(".")[0] or "worker"
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}", label):
+        raise UserError(
+            f"worker name {label!r} cannot be used", "use up to 60 letters, digits, dots and hyphens (--name)"
+        )
+    found, records_at, objects_at = open_both(kv, store, folder)
+    require_fit(objects_at)
+    options = WorkerOptions(name=label, device=device, folder=found.folder, ttl=ttl, grace=grace, hang_floor=hang)
+    it = Worker(records_at, objects_at, options)
+    install_signals(it)
+    it.run()
+    records_at.close()
+
+
+def coordinator(kv: Kv = None, folder: Folder = None) -> None:
+    """Assign workers to jobs until told to stop. Any number may run; one leads, the others take over when it dies."""
+    from .. import settings as places
+    from ..coordinator.coordinator import Coordinator
+    from ..coordinator.kv import open_kv
+
+    found = places.resolve(kv, None, folder)
+    if found.kv.startswith("file:"):
+        found.make_folder()
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    it = open_kv(found.kv)
+    Coordinator(it).run(stop)
+    it.close()
+
+
+def doctor(kv: Kv = None, store: Store = None, folder: Folder = None, output: Format = Output.text) -> None:
+    """Look whether the stores, torch and the clocks are fit; exit code 1 if something is not."""
+    from .doctor import examine
+
+    findings = []
+    for finding in examine(kv, store, folder):
+        findings.append(finding)
+        if output is Output.text:
+            typer.echo(finding.line())
+    if output is Output.json:
+        print_json([finding.as_dict() for finding in findings])
+    if any(finding.fatal for finding in findings):
+        raise typer.Exit(1)

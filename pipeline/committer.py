@@ -1,0 +1,222 @@
+"""Commits in the background: a snapshot is taken between two steps, everything else happens in a thread.
+
+Two snapshots exist at most (a double buffer): one being written, one whose buffers the next snapshot reuses. A commit
+that fails for want of the store is repeated by whoever needs it; one that is fenced or diverges ends the matter.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import structlog
+
+from ..errors import UnavailableError
+from ..storage import commits
+from . import messages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Mapping
+
+    from ..storage.objects import ObjectStore
+
+log = structlog.get_logger()
+
+Answer = messages.Published | messages.Refused
+
+PATIENCE_SECONDS = 5.0
+"""How long slot 0 waits for the others' shares of the upload before it sends them itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What every manifest of a runner says: see `storage.manifests.Manifest`."""
+
+    job: str
+    spec: str
+    code: str
+    ests: int
+    determinism: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A commit to be made: of which state, which share of it is ours, and whether to publish it."""
+
+    snapshot: commits.Snapshot
+    metrics: dict[str, float]
+    share: tuple[int, int]
+    publish: bool
+    generation: int
+
+
+class Committer:
+    """One runner's commits.
+
+    Args:
+        store: where to.
+        about: what every manifest says.
+        take: `(reuse) -> Snapshot` of the state held now; called in the thread that trains.
+        say: sends a message to the agent.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        about: About,
+        take: Callable[[commits.Snapshot | None], commits.Snapshot],
+        say: Callable[[messages.FromRunner], None],
+    ) -> None:
+        self._store, self._about, self._take, self._say = store, about, take, say
+        self._base = messages.Base()
+        self._fenced_at = -1
+        self._history: dict[int, bytes] = {}
+        self._spare: commits.Snapshot | None = None
+        self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        self._idle = threading.Event()
+        self._idle.set()
+        self._generation = 0
+        self.failure: BaseException | None = None
+        """What went wrong in the thread and must end the attempt (a divergence, a bug)."""
+        self.heal = False
+        """Damage was found: the next commit sends all its blobs, even those that seem to be there."""
+        self._thread: threading.Thread | None = None
+
+    @property
+    def job(self) -> str:
+        """Name of the job."""
+        return self._about.job
+
+    @property
+    def idle(self) -> bool:
+        """Whether a new snapshot can be taken."""
+        return self._idle.is_set()
+
+    @property
+    def base(self) -> messages.Base:
+        """The newest commit known to be the head: the parent of the next one."""
+        return self._base
+
+    def enter(self, generation: int, base: messages.Base) -> None:
+        """A new generation begins, built on this commit; what was refused before may be tried again."""
+        self._generation = generation
+        self._fenced_at = -1
+        self.rebase(base)
+
+    def rebase(self, base: messages.Base) -> None:
+        """Another commit is the head now."""
+        self._base = base
+        for step in [s for s in self._history if s <= base.step]:
+            self._history.pop(step, None)
+
+    def record(self, report: Any) -> None:
+        """Remember a step (t: from state t to t + 1) for the history that goes with the next commit."""
+        self._history[report.step + 1] = msgspec.json.encode(report)
+
+    def forget(self) -> None:
+        """Another state was loaded: what was recorded did not lead to it."""
+        self._history.clear()
+
+    def settled(self, step: int) -> bool:
+        """Whether a commit of at least this step is the head, or we have been fenced off."""
+        return self._base.step >= step or self._fenced_at >= step
+
+    def begin(self, metrics: dict[str, float], *, publish: bool, share: tuple[int, int]) -> None:
+        """Take a snapshot of the state held and write it in the background. Only when idle."""
+        assert self.idle
+        reuse, self._spare = self._spare, None
+        snapshot = self._take(reuse)
+        self._idle.clear()
+        self._launch(Order(snapshot, metrics, share, publish, self._generation))
+
+    def answer(self, message: Answer) -> None:
+        """The agent's answer to a `Publish`."""
+        if isinstance(message, messages.Published):
+            self.rebase(message.base)
+        self._answers.put(message)
+
+    def close(self) -> None:
+        """End the thread after what it is doing."""
+        self._orders.put(None)
+
+    def _launch(self, order: Order) -> None:
+        """Have an order carried out; a simulator does it on its own clock."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="easyscale-commits", daemon=True)
+            self._thread.start()
+        self._orders.put(order)
+
+    def _work(self) -> None:
+        while (order := self._orders.get()) is not None:
+            try:
+                writing = self.writing(order)
+                publish = next(writing, None)
+                while publish is not None:
+                    self._say(publish)
+                    publish = advance(writing, self._answers.get())
+            except BaseException as error:  # noqa: BLE001 - the trainer must hear of it, whatever it is
+                self.finished(order, error)
+            else:
+                self.finished(order)
+
+    def finished(self, order: Order, error: BaseException | None = None) -> None:
+        """An order is done with: the committer is idle again, and an error that matters is kept."""
+        if isinstance(error, UnavailableError):
+            log.warning("commit.failed", job=self._about.job, step=order.snapshot.step, error=str(error))
+        else:
+            self.failure = error
+        self._spare = order.snapshot
+        self._idle.set()
+
+    def writing(self, order: Order) -> Generator[messages.Publish, Answer, None]:
+        """Write a commit; yields what must be published and takes the answer."""
+        if not order.publish:
+            commits.upload_share(self._store, order.snapshot, *order.share)
+            return
+        step = order.snapshot.step
+        while not self.settled(step):
+            base = self._base
+            about = self._about
+            written = commits.write_commit(
+                self._store,
+                order.snapshot,
+                job=about.job,
+                parent=base.manifest,
+                spec=about.spec,
+                code=about.code,
+                ests=about.ests,
+                determinism=about.determinism,
+                generation=order.generation,
+                metrics=order.metrics,
+                history=self._lines(base.step, step),
+                share=order.share,
+                patience=PATIENCE_SECONDS,
+                overwrite=self.heal,
+            )
+            self.heal = False
+            answer = yield messages.Publish(
+                step=step, manifest=written.manifest_digest, state_digest=written.state_digest,
+                parent=base.manifest, metrics=order.metrics,
+            )  # fmt: skip
+            if isinstance(answer, messages.Refused):
+                if answer.moved is None:
+                    log.warning("commit.fenced", job=about.job, step=step, reason=answer.reason)
+                    self._fenced_at = max(self._fenced_at, step)
+                    return
+                self.rebase(answer.moved)
+
+    def _lines(self, after: int, upto: int) -> bytes:
+        """History of the steps (after, upto], JSON lines."""
+        return b"".join(line + b"\n" for step, line in sorted(self._history.items()) if after < step <= upto)
+
+
+def advance(writing: Generator[messages.Publish, Answer, None], answer: Answer) -> messages.Publish | None:
+    """Give a commit in the making the answer it waits for; the next thing to publish, or None when it is done."""
+    try:
+        return writing.send(answer)
+    except StopIteration:
+        return None

@@ -1,0 +1,94 @@
+"""What one worker brings to one step: partial sums of gradients, and what its ESTs changed besides.
+
+It travels as one safetensors file whose metadata holds the structure as JSON. The round trip is exact to the bit for
+every dtype; reading it runs no code.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import safetensors
+import safetensors.torch
+
+from ..errors import CorruptError
+from ..storage import trees
+from ..storage.packs import stored, unstored
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from .reduction import Node
+
+_LENGTH_BYTES = 8
+"""A safetensors file begins with the length of its JSON header, little-endian."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """One worker's part of one step. Tensors straight from `Engine.compute` are valid until the engine's `apply`.
+
+    Args:
+        step: `t`; the gradients belong to `S(t)`.
+        nodes: (first rank, end) -> the flat gradients' sum over these ranks, one tensor per reduction dtype.
+        used: for each trainable parameter 1 if some EST had a gradient for it, else 0.
+        losses: rank -> loss.
+        contexts: rank -> the EST's context after the step, where ESTs have one.
+        buffers: the model's buffers as EST 0 left them, from whoever ran EST 0; None if it ran elsewhere, or if the
+            model has none or keeps them per EST.
+    """
+
+    step: int
+    nodes: dict[Node, list[Tensor]]
+    used: bytes
+    losses: dict[int, float] = field(default_factory=dict)
+    contexts: dict[int, Any] = field(default_factory=dict)
+    buffers: dict[str, Tensor] | None = None
+
+    def to_bytes(self) -> bytes:
+        """As one safetensors file."""
+        skeleton, tensors = trees.flatten(
+            {
+                "step": self.step,
+                "nodes": list(self.nodes),
+                "sums": list(self.nodes.values()),
+                "used": self.used.hex(),
+                "losses": self.losses,
+                "contexts": self.contexts,
+                "buffers": self.buffers,
+            }
+        )
+        dtypes = {name: str(tensor.dtype).removeprefix("torch.") for name, tensor in tensors.items()}
+        metadata = {"contribution": json.dumps([skeleton, dtypes])}
+        return safetensors.torch.save({k: stored(t.contiguous()) for k, t in tensors.items()}, metadata)
+
+    @staticmethod
+    def from_bytes(data: bytes) -> Contribution:
+        """Read what `to_bytes` wrote; the tensors are on the host.
+
+        Raises:
+            CorruptError: these bytes are no contribution.
+        """
+        try:
+            raw = safetensors.torch.load(data)
+            skeleton, dtypes = json.loads(_metadata(data)["contribution"])
+            tensors = {name: unstored(tensor, trees.DTYPES[dtypes[name]]) for name, tensor in raw.items()}
+            tree = trees.restore(skeleton, tensors)
+            return Contribution(
+                step=tree["step"],
+                nodes=dict(zip(tree["nodes"], tree["sums"], strict=True)),
+                used=bytes.fromhex(tree["used"]),
+                losses=tree["losses"],
+                contexts=tree["contexts"],
+                buffers=tree["buffers"],
+            )
+        except (safetensors.SafetensorError, LookupError, TypeError, ValueError) as error:
+            raise CorruptError(f"not a contribution: {type(error).__name__}: {error}") from error
+
+
+def _metadata(data: bytes) -> Any:
+    """The free-form part of the header, which safetensors' reader does not hand out for bytes."""
+    length = int.from_bytes(data[:_LENGTH_BYTES], "little")
+    return json.loads(data[_LENGTH_BYTES : _LENGTH_BYTES + length])["__metadata__"]

@@ -1,0 +1,113 @@
+"""Deterministic PyTorch: the settings that make one device give the same bits twice, and the name of what remains.
+
+What remains after `configure` is the determinism class: devices of one class give the same bits for a job, so the
+coordinator never mixes classes. Random numbers are left to `randomness.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+from pathlib import Path
+
+import torch
+
+_SIMD = ("avx", "fma", "sse", "amx", "f16c", "asimd", "sve", "sme", "bf16", "i8mm")
+"""Beginnings of the CPU flags by which kernels choose their code."""
+
+_CHOOSING = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "MKL_DEBUG_CPU_TYPE")
+"""Environment variables that make oneDNN and MKL choose other kernels. (ATen's choice is read back from torch.)"""
+
+
+def configure(threads: int) -> None:
+    """Make this process deterministic; to be called before the first kernel runs and before CUDA is initialised.
+
+    Args:
+        threads: intra-op CPU threads. Sums over large tensors depend on it.
+    """
+    # cuBLAS uses several workspaces, and with them several algorithms, unless told not to. Not setdefault: the other
+    # allowed value (:16:8) is deterministic too, but gives other bits.
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    torch.use_deterministic_algorithms(True)
+    # Filling what torch.empty returns costs 5 % of a step (measured: a small CNN on one core, 4.6 -> 4.9 ms) and would
+    # only hide a bug of the user's: reading memory that nobody has written.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.benchmark = False  # it would choose by stopwatch
+    torch.backends.cudnn.allow_tf32 = False  # on by default; tensor cores differ by generation
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    torch.set_flush_denormal(False)  # a library linked with -ffast-math turns it on for whoever loads it
+    torch.set_num_threads(threads)
+    # Too late once parallel work has started, and then without harm: no kernel's bits depend on it.
+    with contextlib.suppress(RuntimeError):
+        torch.set_num_interop_threads(1)
+
+
+def determinism_class(device: str, threads: int) -> dict[str, str]:
+    """Everything known to choose between kernels that differ in bits, for `cpu`, `cuda` or `cuda:<index>`.
+
+    Host properties are part of a GPU's class too, as far as random augmentation on the host depends on them.
+    """
+    found = {
+        "torch": str(torch.__version__),
+        "python": ".".join(platform.python_version_tuple()[:2]),
+        "libc": "-".join(platform.libc_ver()),
+        "machine": platform.machine(),
+        "isa": torch.backends.cpu.get_cpu_capability(),
+    }
+    if torch.device(device).type == "cuda":
+        return found | _cuda_class(torch.device(device))
+    return found | _cpu_class(threads)
+
+
+def class_id(found: dict[str, str]) -> str:
+    """A short name for a determinism class: 12 hex digits."""
+    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _cuda_class(device: torch.device) -> dict[str, str]:
+    properties = torch.cuda.get_device_properties(device)
+    return {
+        "device": properties.name,
+        "capability": f"{properties.major}.{properties.minor}",
+        "processors": str(properties.multi_processor_count),  # dropout's and randn's grids depend on it
+        "cuda": str(torch.version.cuda),
+        "cudnn": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
+    }
+
+
+def _cpu_class(threads: int) -> dict[str, str]:
+    info = _cpu_info()
+    flags = sorted(flag for flag in info.get("flags", info.get("Features", "")).split() if flag.startswith(_SIMD))
+    chosen = {name: os.environ[name] for name in _CHOOSING if name in os.environ}
+    model = " ".join(
+        info[key] for key in ("model name", "cpu family", "model", "CPU implementer", "CPU part") if key in info
+    )
+    return {
+        "device": "cpu",
+        "model": model or platform.processor(),
+        "flags": hashlib.sha256(" ".join(flags).encode()).hexdigest()[:12],
+        "caches": _caches(),  # oneDNN and MKL choose block sizes by them
+        "threads": str(threads),
+    } | chosen
+
+
+def _cpu_info() -> dict[str, str]:
+    """The first processor's lines of /proc/cpuinfo; empty where there is none."""
+    try:
+        first = Path("/proc/cpuinfo").read_text().split("\n\n")[0]
+    except OSError:
+        return {}
+    pairs = (line.partition(":") for line in first.splitlines())
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def _caches() -> str:
+    """Sizes of the first processor's caches, smallest level first, like `32K 32K 512K 32768K`."""
+    sizes = sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"))
+    return " ".join(path.read_text().strip() for path in sizes)

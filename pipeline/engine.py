@@ -1,0 +1,297 @@
+"""The deterministic step: `S(t+1) = F(S(t), batches(t))` on one replica, for any part of the ESTs.
+
+`compute` runs some ESTs on the state held and leaves it as it is; `apply` takes everybody's contributions and moves
+the state on. The bits depend on the job, the step and the data only. Who computes what, and how contributions travel,
+is left to others; so are the process-wide settings of `determinism.configure`, to be made before the model is built.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..errors import SpecError
+from .checks import check_training
+from .contexts import Contexts, copy_all, copy_tree, require_like
+from .contribution import Contribution
+from .data import epoch_of
+from .flat import GradientLayout, GradientPool
+from .loader import Loader
+from .placement import to_device
+from .randomness import preserved, seed_build, seed_evaluation, seed_step, seed_update
+from .reduction import PartialStack, finish
+from .training import Training
+from .update import Update
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from torch import Tensor
+
+    from .loader import Piece
+    from .spec import JobSpec
+
+_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What happened in one step.
+
+    Args:
+        step: `t`: the state was `S(t)` before and is `S(t+1)` now.
+        epoch: the epoch the step lies in.
+        loss: mean over the ESTs.
+        losses: each EST's loss, by rank.
+        lr: each parameter group's learning rate, as used.
+        grad_norm: total norm of the averaged gradient before clipping; None without clipping.
+        skipped: the gradients were not finite and the grad scaler skipped the optimizer.
+    """
+
+    step: int
+    epoch: int
+    loss: float
+    losses: list[float]
+    lr: list[float]
+    grad_norm: float | None
+    skipped: bool
+
+
+def build(build_fn: Callable[[], Any], spec: JobSpec) -> Training:
+    """Run the user's `build()` with every RNG seeded, so that all processes initialise alike.
+
+    Raises:
+        SpecError: it returns something else than a `Training`.
+    """
+    seed_build(spec.seed)
+    training = build_fn()
+    if not isinstance(training, Training):
+        raise SpecError(
+            f"job {spec.name!r}: build() returned {type(training).__name__}", "it must return an easyscale.Training"
+        )
+    return training
+
+
+class Engine:
+    """A replica of a job's state and what moves it on.
+
+    Args:
+        training: fresh from `build`; the engine owns it from now on and moves its model to the device.
+        spec: the job.
+        device: `cpu`, `cuda` or `cuda:<index>`.
+
+    Raises:
+        SpecError: the training cannot be run; see `checks.py`.
+        ChangedError: the dataset has another length than the job says.
+        UserError: something in the state (scheduler, registered objects) cannot be stored.
+    """
+
+    def __init__(self, training: Training, spec: JobSpec, device: str = "cpu") -> None:
+        check_training(training, spec)
+        self._training = training
+        self._model = training.model.to(device)
+        self._spec = spec
+        self._device = torch.device(device)
+        self._step = 0
+        self._layout = GradientLayout(self._model.named_parameters(), spec.reduce)
+        self._pool = GradientPool(self._layout, self._device)
+        self._average = self._layout.new(self._device)
+        self._contexts = Contexts(self._model, training.est_state, spec)
+        self._update = Update(training, spec, self._layout, self._device)
+        pin = self._device.type == "cuda"
+        self._loader = Loader(training.dataset, spec, training.collate, pin_memory=pin)
+        copy_tree({name: thing for name, thing in self.state().items() if name != "model"})  # storable, or UserError
+
+    @property
+    def step(self) -> int:
+        """`t` of the state held: the number of steps it has behind it."""
+        return self._step
+
+    def compute(self, ests: range) -> Contribution:
+        """Run some ESTs' forward and backward passes on the state held, which stays as it is.
+
+        May be called again for other ESTs of the same step, or the same. The tensors of the contribution are valid
+        until `apply`.
+
+        Raises:
+            RemoteError: the dataset or `collate` raised.
+            SpecError: `step` does not return a scalar loss, or makes sparse gradients.
+        """
+        self._layout.clear()  # whatever an interrupted step has left there
+        self._loader.start(self._step, ests)
+        stack = PartialStack(ests.start, self._spec.ests, self._pool.give_back)
+        used = bytes(len(self._layout.parameters))
+        losses: list[Tensor] = []
+        contexts: dict[int, Any] = {}
+        buffers: dict[str, Tensor] | None = None
+        for est in ests:
+            losses.append(self._run(est, self._loader.next(self._step, est)))
+            gradient = self._pool.take()
+            used = _either(used, self._layout.collect(gradient))
+            stack.push(gradient.flat)
+            context, shared = self._contexts.leave(est)
+            if context is not None:
+                contexts[est] = context
+            buffers = buffers if shared is None else shared
+        numbers = torch.stack(losses).tolist() if losses else []
+        return Contribution(self._step, stack.nodes(), used, dict(zip(ests, numbers, strict=True)), contexts, buffers)
+
+    def _run(self, est: int, pieces: list[Piece]) -> Tensor:
+        """One EST's forward and backward passes; its loss in float64. The gradients are in `p.grad`."""
+        batches = [(count, to_device(batch, self._device)) for count, batch in pieces]
+        self._contexts.enter(est)
+        seed_step(self._spec.seed, self._step, est)  # after fetching, which may draw random numbers here
+        whole = sum(count for count, _ in batches)
+        total = torch.zeros((), dtype=torch.float64, device=self._device)
+        for count, batch in batches:
+            with self._autocast():
+                loss = _loss(self._training.step(self._model, batch))
+            if count != whole:
+                loss = loss * (count / whole)
+            self._update.scaled(loss).backward()  # type: ignore[no-untyped-call]
+            total += loss.detach()
+        return total
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        if self._spec.amp is None:
+            return nullcontext()
+        return torch.autocast(self._device.type, _AUTOCAST[self._spec.amp])
+
+    def apply(self, contributions: Sequence[Contribution]) -> StepReport:
+        """Move the state on by one step with the contributions of all workers, in any order.
+
+        Raises:
+            ValueError: they are of another step, or some EST is missing; the state has not changed.
+        """
+        losses = self._losses(contributions)
+        root = finish(self._sums(contributions), self._spec.ests)
+        self._contexts.take(contributions)
+        for summed, average in zip(root, self._average.flat, strict=True):
+            torch.div(summed, self._spec.ests, out=average)
+        used = bytes(len(self._layout.parameters))
+        for contribution in contributions:
+            used = _either(used, contribution.used)
+        self._layout.scatter(self._average, used)
+        epoch, index = epoch_of(self._spec, self._step)
+        seed_update(self._spec.seed, self._step)
+        outcome = self._update.run(epoch_ends=index == self._spec.steps_per_epoch - 1)
+        self._layout.clear()
+        self._pool.reclaim()
+        self._step += 1
+        return StepReport(
+            step=self._step - 1,
+            epoch=epoch,
+            loss=sum(losses) / len(losses),
+            losses=losses,
+            lr=outcome.lr,
+            grad_norm=outcome.grad_norm,
+            skipped=outcome.skipped,
+        )
+
+    def _losses(self, contributions: Sequence[Contribution]) -> list[float]:
+        for contribution in contributions:
+            if contribution.step != self._step:
+                raise ValueError(f"a contribution to step {contribution.step} is not one to step {self._step}")
+        losses = {est: loss for c in contributions for est, loss in c.losses.items()}
+        if losses.keys() != set(range(self._spec.ests)):
+            raise ValueError(f"contributions of the ESTs {sorted(losses)} are not those of all {self._spec.ests}")
+        return [losses[est] for est in range(self._spec.ests)]
+
+    def _sums(self, contributions: Sequence[Contribution]) -> dict[tuple[int, int], list[Tensor]]:
+        return {
+            node: [tensor.to(self._device) for tensor in value]
+            for contribution in contributions
+            for node, value in contribution.nodes.items()
+        }
+
+    def run_local(self) -> StepReport:
+        """One whole step on this replica alone."""
+        return self.apply([self.compute(range(self._spec.ests))])
+
+    def state(self) -> dict[str, Any]:
+        """`S(t)` as nested dicts of tensors and plain values, for `storage.trees`.
+
+        The tensors are those in use: copy what has to outlive the next `apply`.
+        """
+        return {
+            "step": self._step,
+            "model": {"parameters": self._parameters(), "buffers": self._contexts.buffers},
+            **self._update.state(),
+            "ests": self._contexts.state(),
+            "user": {name: thing.state_dict() for name, thing in self._training.state.items()},
+        }
+
+    def _parameters(self) -> dict[str, Tensor]:
+        return {name: parameter.detach() for name, parameter in self._model.named_parameters()}
+
+    def load_state(self, tree: Mapping[str, Any]) -> None:
+        """Become the `S(t)` that some replica's `state` gave; nothing of the argument is kept.
+
+        Raises:
+            ChangedError: it is a state of another model.
+        """
+        ours, given = self._parameters(), tree["model"]["parameters"]
+        require_like("parameter", ours, given)
+        self._contexts.load(tree["model"]["buffers"], tree["ests"])
+        with torch.no_grad():
+            copy_all(list(ours.values()), [given[name] for name in ours])
+        self._update.load(tree)
+        for name, thing in self._training.state.items():
+            thing.load_state_dict(copy_tree(tree["user"][name]))
+        self._step = tree["step"]
+        self._layout.clear()
+
+    def evaluate(self) -> dict[str, float]:
+        """The user's metrics of the state held: averaged parameters if there is an EMA, EST 0's buffers, eval mode.
+
+        State, modes and RNGs are left as they were. A single number is named after the user's function. Empty if the
+        training has no `evaluate`.
+        """
+        if self._training.evaluate is None:
+            return {}
+        modes = [(module, module.training) for module in self._model.modules()]
+        self._contexts.enter(0)
+        try:
+            self._model.eval()
+            with preserved(), torch.no_grad(), self._update.averaged():
+                seed_evaluation(self._spec.seed, self._step)
+                result = self._training.evaluate(self._model)
+        finally:
+            for module, mode in modes:
+                module.training = mode
+        if not isinstance(result, dict):
+            result = {getattr(self._training.evaluate, "__name__", "metric"): result}
+        return {name.replace("<lambda>", "metric"): float(value) for name, value in result.items()}
+
+    def close(self) -> None:
+        """End the loader processes. The state can still be read."""
+        self._loader.close()
+
+
+def _loss(result: Any) -> Tensor:
+    """The loss in what the user's `step` returned.
+
+    Raises:
+        SpecError: there is none that `backward()` could start from.
+    """
+    loss = result.get("loss") if isinstance(result, dict) else result
+    if not isinstance(loss, torch.Tensor):
+        kind = f"a dict with the keys {sorted(map(str, result))}" if isinstance(result, dict) else type(result).__name__
+        raise SpecError(f"step() returned {kind}", 'return a scalar loss tensor, or a dict with one as "loss"')
+    if loss.dim() != 0 or not loss.is_floating_point():
+        raise SpecError(
+            f"step() returned a loss of shape {list(loss.shape)} and type {loss.dtype}",
+            "return one number: the mean over the batch",
+        )
+    if not loss.requires_grad:
+        raise SpecError("step() returned a loss that depends on no trainable parameter", "is it detached?")
+    return loss
+
+
+def _either(left: bytes, right: bytes) -> bytes:
+    """Which parameters have a gradient here or there."""
+    return bytes(a | b for a, b in zip(left, right, strict=True))

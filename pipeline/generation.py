@@ -1,0 +1,260 @@
+"""The life of one member in one generation: compute, exchange, apply, decide, again. A coroutine without I/O of its own.
+
+It yields wherever it has to wait or where messages should be let in, so the same code runs in a runner process and
+under a simulator's virtual clock. Dropping it at any yield leaves the replica at a whole state `S(t)`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import structlog
+
+from ..coordinator.records import Progress
+from ..errors import UnavailableError
+from . import messages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Sequence
+
+    from .session import Control, Decision, Session
+
+log = structlog.get_logger()
+
+FIRST_POLL_SECONDS = 0.001
+LAST_POLL_SECONDS = 0.05
+RETRY_SECONDS = 0.5
+
+
+class Wait(NamedTuple):
+    """A point where time may pass. `compute` marks the work of a step, for a simulator that has to charge it."""
+
+    seconds: float = 0.0
+    compute: bool = False
+
+
+class StepReport(Protocol):
+    """What a replica says about a step; `engine.StepReport` has more."""
+
+    @property
+    def loss(self) -> float:
+        """Mean over all ESTs."""
+        ...
+
+    @property
+    def lr(self) -> Sequence[float]:
+        """Learning rates the step was made with, by parameter group."""
+        ...
+
+    @property
+    def epoch(self) -> int:
+        """Epoch the step belongs to."""
+        ...
+
+
+class Replica(Protocol):
+    """What holds `S(t)` and can move it on. `engine.Engine` is the real one."""
+
+    @property
+    def step(self) -> int:
+        """t of the state held."""
+        ...
+
+    def compute(self, ests: range) -> Any:
+        """My part of a step; leaves the state as it is."""
+        ...
+
+    def apply(self, contributions: Sequence[Any]) -> StepReport:
+        """Everybody's parts: the state becomes the next one."""
+        ...
+
+    def evaluate(self) -> dict[str, float]:
+        """Metrics of the state held."""
+        ...
+
+
+class Lane(Protocol):
+    """How partials travel between the members of one generation. Never visible in the bits."""
+
+    def send(self, step: int, control: Control, contribution: Any) -> None:
+        """Make my part of a step available to the others. Raises `UnavailableError`."""
+        ...
+
+    def poll(self, step: int) -> list[tuple[Control, Any]] | None:
+        """All members' parts in slot order, or None while some are missing. Raises `UnavailableError`."""
+        ...
+
+
+class Commits(Protocol):
+    """Where commits are made, in the background."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether a new snapshot can be taken."""
+        ...
+
+    def record(self, report: Any) -> None:
+        """Remember a step for the history that goes with the next commit."""
+        ...
+
+    def begin(self, metrics: dict[str, float], *, publish: bool, share: tuple[int, int]) -> None:
+        """Take a snapshot of the state held; upload a share of it; publish it if asked."""
+        ...
+
+    def settled(self, step: int) -> bool:
+        """Whether a commit of at least this step is the head, or we have been fenced off."""
+        ...
+
+
+@dataclass(slots=True)
+class Rate:
+    """Samples per second over the last couple of seconds."""
+
+    samples: int
+    window: float = 2.0
+    _since: float = 0.0
+    _steps: int = 0
+    value: float = 0.0
+
+    def step(self, now: float) -> float:
+        """Count a step."""
+        if self._steps == 0 and self._since == 0.0:
+            self._since = now
+            return self.value
+        self._steps += 1
+        elapsed = now - self._since
+        if elapsed > 0 and (self.value == 0.0 or elapsed >= self.window):
+            self.value = self._steps * self.samples / elapsed
+            if elapsed >= self.window:
+                self._since, self._steps = now, 0
+        return self.value
+
+
+@dataclass(slots=True)
+class Generation:
+    """Everything a member needs for one generation.
+
+    Args:
+        samples: samples of one step over all ESTs, for the rate. say: sends a message to the agent.
+        evaluate_every: steps between evaluations; 0: only at the end.
+    """
+
+    session: Session
+    replica: Replica
+    lane: Lane
+    commits: Commits
+    say: Callable[[messages.FromRunner], None]
+    clock: Callable[[], float]
+    samples: int
+    evaluate_every: int = 0
+
+    def run(self) -> Generator[Wait, None, messages.Idle]:
+        """Run until everybody stops. Returns what to tell the agent."""
+        session, replica = self.session, self.replica
+        member = session.run.members[session.run.slot]
+        ests = range(member.first, member.last)
+        rate = Rate(self.samples)
+        session.began(self.clock())
+        decision: Decision | None = None
+        while replica.step < session.total:
+            yield Wait()
+            if session.broken:
+                return self._idle("yield")
+            began = self.clock()
+            self.say(messages.Computing())
+            contribution = replica.compute(ests)
+            yield Wait(compute=True)
+            gathered = yield from self._exchange(contribution)
+            if gathered is None:
+                return self._idle("yield")
+            report = replica.apply([part for _, part in gathered])
+            self.commits.record(report)
+            now = self.clock()
+            decision = session.decide(replica.step, [control for control, _ in gathered], now)
+            self._tell(report, rate.step(now), now - began)
+            if decision.stop == "done":
+                break
+            metrics = self._evaluate() if self._due() else {}
+            if decision.commit and (decision.final or self.commits.idle):
+                yield from self._commit(metrics, final=decision.final)
+            if decision.stop is not None:
+                return self._idle(decision.stop)
+        yield from self._commit(self._evaluate() if session.run.slot == 0 else {}, final=True)
+        return self._idle("done")
+
+    def _idle(self, reason: Any) -> messages.Idle:
+        return messages.Idle(generation=self.session.run.generation, held=self.replica.step, reason=reason)
+
+    def _exchange(self, contribution: Any) -> Generator[Wait, None, list[tuple[Control, Any]] | None]:
+        """Send my part and wait for the others'. None when they will not come."""
+        session, step = self.session, self.replica.step
+        control = session.control(step, self.clock(), self.commits.idle)
+        yield from self._insist(lambda: self.lane.send(step, control, contribution))
+        waited = False
+        delay = FIRST_POLL_SECONDS
+        while True:
+            gathered: list[tuple[Control, Any]] | None
+            gathered = yield from self._insist(lambda: self.lane.poll(step))
+            # Looked before giving up: if the lost one had sent its part, the step is whole and nothing is lost.
+            if gathered is not None or session.broken:
+                return gathered
+            if not waited:
+                self.say(messages.Waiting())
+                waited = True
+            yield Wait(delay)
+            delay = min(delay * 1.5, LAST_POLL_SECONDS)
+
+    def _insist(self, call: Callable[[], Any]) -> Generator[Wait, None, Any]:
+        """Retry an exchange through an outage of the store; give up only with the generation."""
+        while True:
+            try:
+                return call()
+            except UnavailableError as error:
+                log.warning("lane.unavailable", step=self.replica.step, error=str(error))
+                self.say(messages.Waiting())
+                if self.session.broken:
+                    return None
+                yield Wait(RETRY_SECONDS)
+
+    def _due(self) -> bool:
+        every = self.evaluate_every
+        return bool(every) and self.session.run.slot == 0 and self.replica.step % every == 0
+
+    def _evaluate(self) -> dict[str, float]:
+        self.say(messages.Computing(what="evaluation"))
+        return self.replica.evaluate()
+
+    def _commit(self, metrics: dict[str, float], *, final: bool) -> Generator[Wait, None, None]:
+        """Begin a commit; on a final one slot 0 stays until it is published or refused."""
+        run, step = self.session.run, self.replica.step
+        share = (run.slot, len(run.members))
+        if not final:
+            self.commits.begin(metrics, publish=run.slot == 0, share=share)
+            return
+        self.say(messages.Waiting())
+        begun = False
+        while not (self.commits.settled(step) or self.session.superseded):
+            if self.commits.idle:
+                if begun and run.slot != 0:
+                    return
+                self.commits.begin(metrics, publish=run.slot == 0, share=share)
+                begun = True
+            yield Wait(LAST_POLL_SECONDS / 5)
+
+    def _tell(self, report: StepReport, rate: float, seconds: float) -> None:
+        run = self.session.run
+        self.say(
+            messages.Stepped(
+                progress=Progress(
+                    step=self.replica.step,
+                    started=run.step,
+                    generation=run.generation,
+                    epoch=report.epoch,
+                    loss=report.loss,
+                    lr=report.lr[0] if report.lr else None,
+                    samples_per_second=round(rate, 2),
+                    step_seconds=round(seconds, 6),
+                )
+            )
+        )

@@ -1,0 +1,202 @@
+"""What must be known of a job before it is submitted: its specification and its code bundle.
+
+`describe` builds the job once, in this process, so that what cannot run is refused before anything is created.
+`inspect_script` has that done by a process of its own (`python -P -m easyscale.pipeline.inspect SCRIPT`): the caller
+imports no torch, and a crash or hang of the user's code becomes an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from .. import errors
+from ..errors import ScriptError, SpecError, UserError
+from .bundle import Bundle
+from .job import parse_settings
+from .script import entry_of, explained, jobs_in, load, pick, python_command
+from .spec import JobSpec  # noqa: TC001  # msgspec reads it at run time
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from .job import Job
+
+TIMEOUT = 600.0
+"""Seconds after which a script that is still being inspected counts as hung: time to read a large dataset's index."""
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """A `UserError` on its way between processes. `type` is the name of its class."""
+
+    type: str
+    what: str
+    hint: str
+    detail: str
+
+
+class Result(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the inspecting process prints: one of the two."""
+
+    spec: JobSpec | None = None
+    error: Failure | None = None
+
+
+def describe(job: Job, script: Path) -> tuple[JobSpec, Bundle]:
+    """Build the job once in this process, as a worker would, and check what can be checked beforehand.
+
+    Torch's determinism settings of this process become the job's.
+
+    Args:
+        job: the job, defined by the script.
+        script: path of the script; its folder is the code.
+
+    Raises:
+        SpecError: the job cannot be run as it is.
+        ScriptError: its code cannot be bundled, or raises.
+    """
+    from . import determinism
+    from .data import check_dataset, fingerprint
+    from .engine import Engine, build
+
+    script = script.resolve()
+    bundle = Bundle.collect(script, job.files)
+    entry = entry_of(job.build, script, bundle)
+    determinism.configure(job.settings.threads)
+    try:
+        training = build(job.build, job.settings)
+        data = fingerprint(training.dataset, job.settings.seed)
+        samples = check_dataset(training.dataset)
+        spec = job.spec(script=entry, code=bundle.digest, data=data, samples=samples)
+        Engine(training, spec).close()
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise explained(error, script, f"cannot build job {job.name!r}") from error
+    return spec, bundle
+
+
+def inspect_script(
+    path: Path, job: str | None = None, overrides: Mapping[str, str] | None = None, *, timeout: float = TIMEOUT
+) -> tuple[JobSpec, Bundle]:
+    """`describe` a script's job in a process of its own. What the script prints goes to standard error.
+
+    Args:
+        path: path of the script.
+        job: the job's name, where the script has several.
+        overrides: settings that replace the job's own, as text: see `job.parse_settings`.
+        timeout: seconds until the process counts as hung.
+
+    Raises:
+        UserError: what `describe` raised there; a ScriptError for a process that dies or hangs.
+    """
+    with tempfile.TemporaryDirectory(prefix="easyscale-inspect-") as scratch:
+        answer, archive = Path(scratch, "answer"), Path(scratch, "bundle")
+        command = [*python_command(__spec__.name), "--bundle", str(archive)]
+        command += [f"--job={job}"] if job is not None else []
+        command += [f"--set={key}={text}" for key, text in (overrides or {}).items()]
+        # a file, not a pipe: a process that the script left behind would keep a pipe open
+        with answer.open("wb") as out:
+            code = _run([*command, "--", str(path)], out.fileno(), timeout, path)
+        spec = _read(answer.read_bytes(), code, path)
+        return spec, Bundle(archive.read_bytes(), spec.script.rpartition("::")[0])
+
+
+def _run(command: Sequence[str], stdout: int, timeout: float, path: Path) -> int:
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, start_new_session=True)
+    try:
+        return process.wait(timeout)
+    except subprocess.TimeoutExpired:
+        raise ScriptError(
+            f"{path} is still not read and built after {timeout:.0f} s",
+            "look for an endless loop, a lock or a download, at its top level or in its build function",
+        ) from None
+    finally:
+        with suppress(ProcessLookupError):  # also whatever the script has left running
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _read(answer: bytes, code: int, path: Path) -> JobSpec:
+    if code < 0:
+        name = signal.Signals(-code).name
+        memory = " (out of memory, most likely)" if name == "SIGKILL" else ""
+        raise ScriptError(
+            f"the process that read and built {path} was ended by {name}{memory}",
+            f"see what it wrote above; try it alone: {' '.join(python_command(__spec__.name))} {path}",
+        )
+    try:
+        result = msgspec.json.decode(answer, type=Result)
+    except msgspec.DecodeError:
+        raise ScriptError(
+            f"the process that read and built {path} ended with exit code {code} and without a result",
+            "see what it wrote above; the script must not end the process itself (os._exit)",
+        ) from None
+    if result.error:
+        raise _raised(result.error)
+    assert result.spec is not None
+    return result.spec
+
+
+def _failure(error: UserError) -> Failure:
+    return Failure(type(error).__name__, error.what, error.hint, getattr(error, "detail", ""))
+
+
+def _raised(failure: Failure) -> UserError:
+    if failure.type == ScriptError.__name__:
+        return ScriptError(failure.what, failure.hint, failure.detail)
+    kind = getattr(errors, failure.type, UserError)
+    error: UserError = kind(failure.what, failure.hint)
+    return error
+
+
+def _answer(script: Path, name: str | None, overrides: Sequence[str], archive: Path | None) -> Result:
+    try:
+        job = pick(jobs_in(load(script)), name)
+        spec, bundle = describe(job.replace(**parse_settings(_pairs(overrides))), script)
+        if archive:
+            archive.write_bytes(bundle.data)
+        return Result(spec=spec)
+    except UserError as error:
+        return Result(error=_failure(error))
+
+
+def _pairs(texts: Sequence[str]) -> dict[str, str]:
+    pairs = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise SpecError(f"--set {text}: there is no value", "write --set KEY=VALUE")
+        pairs[key] = value
+    return pairs
+
+
+def main() -> None:
+    """Print the specification of a script's job, or why there is none, as one line of JSON."""
+    parser = argparse.ArgumentParser(prog=__spec__.name, description=main.__doc__)
+    parser.add_argument("script", type=Path)
+    parser.add_argument("--job", metavar="NAME", help="which job, where the script has several")
+    parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="replace a setting")
+    parser.add_argument("--bundle", metavar="FILE", type=Path, help="also write the code bundle there")
+    options = parser.parse_args()
+    faulthandler.enable()
+    with os.fdopen(os.dup(1), "wb") as out:
+        os.dup2(2, 1)  # what the script prints must not mix with the answer
+        result = _answer(options.script, options.job, options.set, options.bundle)
+        out.write(msgspec.json.encode(result) + b"\n")
+    sys.stdout.flush()
+    os._exit(UserError.exit_code if result.error else 0)  # without waiting for threads that the script started
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,233 @@
+"""`Job`: what a user writes in a script, a build function and the settings that it is trained with.
+
+A job is a plain, immutable description, checked when it is made and cheap to make (no torch). It leaves
+running to the engine, finding it in a script to `script.py`, and sending it off to `submit.py`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from dataclasses import dataclass
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args, get_origin
+
+import msgspec
+
+from ..errors import ScriptError, SpecError
+from .spec import JobSpec, check
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Required, Unpack
+
+    from .spec import Retries
+    from .submit import Handle
+    from .training import Training
+
+UNKNOWN_SAMPLES = 2**62
+"""Stands for the dataset's length until the dataset has been built: enough for any batch."""
+
+_FOUND_LATER = {"script": "", "code": "", "data": "", "samples": UNKNOWN_SAMPLES}
+_KINDS = {field.name: field.type for field in msgspec.structs.fields(JobSpec) if field.name not in _FOUND_LATER}
+_ALTERNATIVES = {
+    "steps": "epochs",
+    "epochs": "steps",
+    "commit_every": "commit_seconds",
+    "commit_seconds": "commit_every",
+}
+
+
+class Settings(TypedDict, total=False):
+    """The settings of a `Job`, with the meaning and the defaults that they have in `JobSpec`."""
+
+    ests: Required[int]
+    batch_size: Required[int]
+    steps: int | None
+    epochs: int | None
+    seed: int
+    micro_batches: int
+    drop_last: bool
+    shuffle: bool
+    buffers: Literal["rank0", "per_est"]
+    amp: Literal["bf16", "fp16"] | None
+    clip_norm: float | None
+    ema: float | None
+    schedule: Literal["step", "epoch"]
+    reduce: Literal["fp32", "grad"]
+    numerics: Literal["native"]
+    threads: int
+    commit_every: int | None
+    commit_seconds: float | None
+    evaluate_every: int
+    loaders: int
+    min_workers: int
+    max_workers: int | None
+    priority: int
+    retries: Retries | dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Job:
+    """One training job.
+
+    Args:
+        name: unique in a cluster: 1 to 100 letters, digits, dots, underscores or hyphens.
+        build: makes the `Training`; a function at the top level of the script or of a module in its folder.
+        files: globs, relative to the script's folder, of files other than `*.py` that the code reads
+            (`["configs/*.toml"]`). They travel with the code; data does not belong here.
+        settings: see `Settings`; `ests`, `batch_size` and one of `steps` and `epochs` must be given.
+
+    Raises:
+        SpecError: a setting is unknown, of the wrong type or out of range; workers cannot find `build`.
+    """
+
+    build: Callable[[], Training]
+    settings: JobSpec
+    files: tuple[str, ...]
+
+    def __init__(
+        self,
+        name: str,
+        build: Callable[[], Training],
+        *,
+        files: Sequence[str] = (),
+        **settings: Unpack[Settings],
+    ) -> None:
+        self._set(build, _checked({"name": name, **settings}), _checked_files(name, files))
+
+    def _set(self, build: Callable[[], Training], settings: JobSpec, files: tuple[str, ...]) -> None:
+        _check_build(settings.name, build)
+        object.__setattr__(self, "build", build)
+        object.__setattr__(self, "settings", settings)
+        object.__setattr__(self, "files", files)
+
+    @property
+    def name(self) -> str:
+        """The name it is submitted under."""
+        return self.settings.name
+
+    def replace(self, **settings: Any) -> Job:
+        """The same job with other settings (`name` too). `steps` takes the place of `epochs` and vice versa.
+
+        Raises:
+            SpecError: as for a new job.
+        """
+        dropped = {other: None for key, other in _ALTERNATIVES.items() if key in settings and other not in settings}
+        given = {key: getattr(self.settings, key) for key in _KINDS}
+        job = object.__new__(Job)
+        job._set(self.build, _checked({**given, **dropped, **settings}), self.files)
+        return job
+
+    def spec(self, *, script: str, code: str, data: str, samples: int) -> JobSpec:
+        """The complete specification, once the code bundle and the dataset are known.
+
+        Raises:
+            SpecError: the dataset does not fill one global batch.
+        """
+        known = msgspec.structs.replace(self.settings, script=script, code=code, data=data, samples=samples)
+        return check(known)
+
+    def submit(self, kv: str | None = None, store: str | None = None, accept_changes: bool = False) -> Handle:
+        """Send the job off, or find it again if it was submitted before.
+
+        Args:
+            kv, store: addresses; default: see `easyscale.settings`.
+            accept_changes: go on with a specification, code or data that differ from the first submission's.
+
+        Raises:
+            UserError: the job, its script or the addresses cannot be used, or it has changed.
+        """
+        from .script import is_loading
+
+        if is_loading():
+            raise ScriptError(
+                f"job {self.name!r} is submitted by its script whenever the script is read",
+                'put submit() under `if __name__ == "__main__":`',
+            )
+        from .submit import submit
+
+        return submit(self, kv=kv, store=store, accept_changes=accept_changes)
+
+
+def parse_settings(texts: Mapping[str, str]) -> dict[str, Any]:
+    """Values for `Job.replace` from the command line's text, read by the type of each setting.
+
+    `none` is None for a setting that may be None; `retries` is JSON.
+
+    Raises:
+        SpecError: an unknown setting, or text that does not read as its type.
+    """
+    return {key: _parse(key, text) for key, text in texts.items()}
+
+
+def _parse(key: str, text: str) -> Any:
+    kind = _KINDS.get(key)
+    if kind is None:
+        raise _unknown("--set", key)
+    value: Any = None if text.lower() == "none" else text
+    try:
+        if text.startswith("{"):
+            value = json.loads(text)
+        return msgspec.convert(value, kind, strict=False)
+    except ValueError as error:
+        raise SpecError(f"--set {key}={text}: not a value for {key}", f"it must be {_wanted(kind)}") from error
+
+
+def _checked(settings: Mapping[str, Any]) -> JobSpec:
+    where = f"job {settings['name']!r:.120}"
+    for key in settings:
+        if key not in _KINDS:
+            raise _unknown(where, key)
+    for key in ("ests", "batch_size"):
+        if key not in settings:
+            raise SpecError(f"{where} does not give {key}", f"add {key}=... to Job(...)")
+    try:
+        spec = msgspec.convert({**_FOUND_LATER, **settings}, JobSpec)
+    except msgspec.ValidationError as error:
+        raise _wrong_type(where, settings, str(error)) from None
+    return check(spec)
+
+
+def _wrong_type(where: str, settings: Mapping[str, Any], message: str) -> SpecError:
+    reason, _, path = message.partition(" - at ")
+    found = re.match(r"`\$\.(\w+)", path)
+    assert found, message
+    key = found[1]
+    wanted = f"it must be {_wanted(_KINDS[key])} ({reason})"
+    return SpecError(f"{where}: {key} is {settings[key]!r:.120}", wanted)
+
+
+def _unknown(where: str, key: str) -> SpecError:
+    close = difflib.get_close_matches(key, _KINDS, 1)
+    meant = f"did you mean {close[0]}? " if close else ""
+    return SpecError(f"{where}: there is no setting {key!r}", f"{meant}The settings are {', '.join(_KINDS)}")
+
+
+def _wanted(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return " or ".join(map(repr, get_args(kind)))
+    if parts := get_args(kind):
+        return " or ".join(map(_wanted, parts))
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        fields = ", ".join(f'"{field.name}": {_wanted(field.type)}' for field in msgspec.structs.fields(kind))
+        return f"{{{fields}}}"
+    return "None" if kind is NoneType else str(kind.__name__)
+
+
+def _checked_files(name: str, files: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(files, str) or not all(isinstance(pattern, str) for pattern in files):
+        raise SpecError(f"job {name!r}: files is {files!r:.120}", 'it must be a list of globs: ["configs/*.toml"]')
+    return tuple(files)
+
+
+def _check_build(name: str, build: Any) -> None:
+    """A worker finds the function again by its module and name, so it must have both."""
+    function = getattr(build, "__qualname__", None)
+    if callable(build) and isinstance(function, str) and function.isidentifier():
+        return
+    raise SpecError(
+        f"job {name!r}: build is {function or build!r:.120}, which workers cannot find by name",
+        "give a function with a `def` at the top level of a module, not a lambda, inner function or method",
+    )

@@ -1,0 +1,121 @@
+"""How partials travel between the members of a generation: inside one process, or as blobs through the object store.
+
+A lane carries bytes and decides nothing, so it never shows in the bits. The peer lane (torch.distributed) will stand
+beside these two behind the same protocol, `generation.Lane`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+import msgspec
+
+from ..errors import CorruptError, NotFoundError
+from .session import Control
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..storage.objects import ObjectStore
+    from .messages import Run
+
+
+KEPT_STEPS = 2
+"""A member that sends its part of step t has everybody's part of t-1, so nobody needs those of t-2 any more."""
+
+
+class Carried(Protocol):
+    """A contribution that can be sent."""
+
+    def to_bytes(self) -> bytes:
+        """Bit-exact encoding."""
+        ...
+
+
+C = TypeVar("C", bound=Carried)
+
+
+class LocalLane(Generic[C]):
+    """All ESTs are in one runner: what is sent is what is received."""
+
+    def __init__(self) -> None:
+        self._sent: tuple[int, Control, C] | None = None
+
+    def send(self, step: int, control: Control, contribution: C) -> None:
+        """See `generation.Lane`."""
+        self._sent = step, control, contribution
+
+    def poll(self, step: int) -> list[tuple[Control, C]] | None:
+        """See `generation.Lane`."""
+        if self._sent is None or self._sent[0] != step:
+            return None
+        _, control, contribution = self._sent
+        self._sent = None
+        return [(control, contribution)]
+
+
+class StoreLane(Generic[C]):
+    """Partials as transient objects: members that reach only the object store train together.
+
+    One object per member and step, since latency, not bandwidth, is what an exchange through a store costs: everybody
+    reads everybody's partials and finishes the tree alone, in one round trip instead of the two of a sharded exchange.
+
+    Args:
+        store: where. job: its name.
+        run: the membership. decode: bytes -> contribution.
+    """
+
+    def __init__(self, store: ObjectStore, job: str, run: Run, decode: Callable[[bytes], C]) -> None:
+        self._store = store
+        self._run = run
+        self._decode = decode
+        self._prefix = f"jobs/{job}/lane/{run.generation:08d}"
+        self._step = -1
+        self._received: dict[int, tuple[Control, C]] = {}
+        self.mine: list[str] = []
+        """Keys of my objects that may still be wanted; to be removed once nobody is in this generation."""
+
+    def _key(self, step: int, slot: int) -> str:
+        return f"{self._prefix}/{step:012d}/{slot:05d}"
+
+    def send(self, step: int, control: Control, contribution: C) -> None:
+        """See `generation.Lane`."""
+        key = self._key(step, self._run.slot)
+        self._step, self._received = step, {}  # first: a failed send must not leave the last step's parts to be taken
+        self._store.put(key, pack(control, contribution.to_bytes()), durable=False)
+        self._received[self._run.slot] = control, contribution
+        self.mine.append(key)
+        while len(self.mine) > KEPT_STEPS:
+            self._store.delete(self.mine.pop(0))
+
+    def poll(self, step: int) -> list[tuple[Control, C]] | None:
+        """See `generation.Lane`."""
+        assert step == self._step
+        for slot in range(len(self._run.members)):
+            if slot in self._received:
+                continue
+            try:
+                control, data = unpack(self._store.get(self._key(step, slot)))
+            except NotFoundError:
+                return None
+            self._received[slot] = control, self._decode(data)
+        return [self._received[slot] for slot in range(len(self._run.members))]
+
+
+def pack(control: Control, data: bytes) -> bytes:
+    """Control record and contribution as one object: 8 bytes of length, JSON, the rest."""
+    head = msgspec.json.encode(control)
+    return len(head).to_bytes(8, "little") + head + data
+
+
+def unpack(data: bytes) -> tuple[Control, bytes]:
+    """What `pack` packed.
+
+    Raises:
+        CorruptError: it is something else.
+    """
+    length = int.from_bytes(data[:8], "little")
+    try:
+        return msgspec.json.decode(data[8 : 8 + length], type=Control), data[8 + length :]
+    except msgspec.DecodeError as error:
+        raise CorruptError(f"a lane object is damaged: {error}") from error

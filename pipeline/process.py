@@ -1,0 +1,115 @@
+"""The runner as a child process of its agent: started in a session of its own, heard through a socket pair, its output
+in a log file, ended as a whole group."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from . import messages
+from .runner import Environment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+TAIL_BYTES = 2000
+"""How much of the end of the log goes with the report of a death."""
+
+
+class RunnerProcess:
+    """One running child.
+
+    Args:
+        store, device, folder, cache: see `runner.Environment`.
+        log: file that its output is appended to.
+        on_message, on_exit: called from threads of this object.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: str,
+        device: str,
+        folder: Path,
+        cache: bool,
+        log: Path,
+        on_message: Callable[[messages.FromRunner], None],
+        on_exit: Callable[[str], None],
+    ) -> None:
+        self._log = log
+        self._on_message, self._on_exit = on_message, on_exit
+        ours, theirs = socket.socketpair()
+        self._socket = ours
+        environment = Environment(
+            fd=theirs.fileno(), store=store, folder=str(folder), device=device, agent=os.getpid(), cache=cache
+        )
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as output:
+            self._began = output.tell()
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "easyscale.pipeline.runner", msgspec.json.encode(environment).decode()],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+                env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1"},
+            )
+        theirs.close()
+        self._reader = threading.Thread(target=self._read, name="easyscale-runner", daemon=True)
+        self._reader.start()
+        threading.Thread(target=self._await_exit, name="easyscale-runner-exit", daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        """Process id, which is also that of its group."""
+        return self._process.pid
+
+    def send(self, message: messages.ToRunner) -> None:
+        """Tell it something; one that is gone does not hear it, and its exit is reported anyway."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._socket.sendall(messages.encode(message))
+
+    def signal(self, kind: Literal["stacks", "term", "kill"]) -> None:
+        """Signal the process (stacks) or its group."""
+        with contextlib.suppress(ProcessLookupError):
+            if kind == "stacks":
+                os.kill(self.pid, signal.SIGUSR1)
+            else:
+                os.killpg(self.pid, signal.SIGTERM if kind == "term" else signal.SIGKILL)
+
+    def wait(self, timeout: float) -> None:
+        """Wait for its end, by force after `timeout` seconds."""
+        try:
+            self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.signal("kill")
+            self._process.wait()
+
+    def _read(self) -> None:
+        with self._socket, self._socket.makefile("rb") as lines:
+            for line in lines:
+                self._on_message(messages.decode_from_runner(line))
+
+    def _await_exit(self) -> None:
+        status = self._process.wait()
+        # Loader processes of a runner that was killed would outlive it, and keep its end of the socket open.
+        self.signal("kill")
+        self._reader.join()  # its last words come before its death
+        self._on_exit(self._describe(status))
+
+    def _describe(self, status: int) -> str:
+        how = f"ended by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"
+        with self._log.open("rb") as log:
+            log.seek(max(self._began, self._log.stat().st_size - TAIL_BYTES))
+            tail = log.read().decode(errors="replace").strip()
+        return f"the runner {how}" + (f"; last output:\n{tail}" if tail and status else "")

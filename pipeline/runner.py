@@ -1,0 +1,353 @@
+"""The runner process: runs one job's user code on one device, told by its agent what to do.
+
+It holds the replica and the commits in the making; it holds no lease and makes no claim. When its agent dies it dies
+too. Whatever the user's code does to the interpreter, the agent's lease does not suffer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import msgspec
+import structlog
+
+from ..errors import CorruptError, DivergenceError, EasyScaleError, ScriptError, UserError
+from . import messages
+from .session import Session
+
+if TYPE_CHECKING:
+    from ..storage.objects import ObjectStore
+    from .engine import Engine
+    from .spec import JobSpec
+
+log = structlog.get_logger()
+
+MEMORY_WORDS = ("out of memory", "can't allocate memory", "not enough memory", "DefaultCPUAllocator")
+"""How torch says that memory ran out, where it raises a plain RuntimeError."""
+
+
+class Environment(msgspec.Struct, frozen=True, kw_only=True):
+    """What the agent tells its runner on the command line, as JSON.
+
+    Args:
+        fd: file descriptor of the socket to the agent. store: address. folder: for unpacked code and cached blobs.
+        cache: whether to cache blobs (not useful in front of a local folder). agent: pid to die with.
+    """
+
+    fd: int
+    store: str
+    folder: str
+    device: str
+    agent: int
+    cache: bool = True
+
+
+class _Stopped(BaseException):
+    """The agent said `Stop`."""
+
+
+class Channel:
+    """The socket to the agent: lines out, a queue of messages in. Its end is this process's end."""
+
+    def __init__(self, fd: int) -> None:
+        self._socket = socket.socket(fileno=fd)
+        self._lock = threading.Lock()
+        self.inbox: queue.SimpleQueue[messages.ToRunner] = queue.SimpleQueue()
+        self.on_answer: Any = None
+        threading.Thread(target=self._read, name="easyscale-agent", daemon=True).start()
+
+    def say(self, message: messages.FromRunner) -> None:
+        """Send to the agent."""
+        with self._lock, contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._socket.sendall(messages.encode(message))
+
+    def _read(self) -> None:
+        with self._socket.makefile("rb") as lines:
+            for line in lines:
+                message = messages.decode_to_runner(line)
+                # Answers go straight to the commit thread: a long step must not hold up a publish.
+                if isinstance(message, messages.Published | messages.Refused) and self.on_answer is not None:
+                    self.on_answer(message)
+                else:
+                    self.inbox.put(message)
+        die()
+
+
+def die() -> NoReturn:
+    """End this process and its children now: nobody is left to tell."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
+def die_with(pid: int) -> None:
+    """Ask the kernel to kill this process when its parent `pid` dies (Linux); elsewhere the socket's end does it."""
+    if sys.platform == "linux":
+        import ctypes
+
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != pid:
+            die()
+
+
+class Runner:
+    """One attempt of one worker at one job, from import to `Stop`."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._env = environment
+        self._channel = Channel(environment.fd)
+        self._leftovers: list[str] = []
+        self._engine: Engine | None = None
+        self._folder = Path(environment.folder)
+
+    @property
+    def step(self) -> int:
+        """Step of the state held."""
+        return self._engine.step if self._engine else 0
+
+    def main(self) -> None:
+        """Prepare, then do as told until `Stop`."""
+        try:
+            first = self._channel.inbox.get()
+            assert isinstance(first, messages.Prepare)
+            self._prepare(first)
+            while True:
+                self._handle(self._channel.inbox.get())
+        except _Stopped:
+            self._clean()
+        except BaseException as error:  # noqa: BLE001 - user code may raise anything, SystemExit included
+            self._channel.say(describe(error, self.step, self._folder))
+            raise SystemExit(1) from None
+        finally:
+            if self._engine is not None:
+                self._engine.close()
+
+    # ---- preparation
+
+    def _prepare(self, message: messages.Prepare) -> None:
+        from ..storage.blobs import get_blob
+        from ..storage.objects import open_store
+        from . import bundle, determinism
+        from .committer import About, Committer
+        from .spec import JobSpec
+
+        self._store = store = self._open(open_store)
+        self._spec = spec = JobSpec.decode(get_blob(store, message.spec))
+        determinism.configure(spec.threads)
+        folder = bundle.unpack(get_blob(store, message.code), Path(self._env.folder) / "code")
+        self._folder = folder
+        self._engine = self._build(spec, folder)
+        parts = determinism.determinism_class(self._env.device, spec.threads)
+        about = About(message.job, message.spec, message.code, spec.ests, parts)
+        probe = self._probe()
+        self._committer = Committer(store, about, self._snapshot, self._channel.say)
+        self._channel.on_answer = self._committer.answer
+        ready = messages.Ready(determinism=determinism.class_id(parts), description=parts, probe=probe)
+        self._channel.say(ready)
+
+    def _open(self, open_store: Any) -> ObjectStore:
+        store: ObjectStore = open_store(self._env.store)
+        if self._env.cache:
+            from ..storage.cache import CachedBlobs
+
+            return CachedBlobs(store, Path(self._env.folder) / "blobs")
+        return store
+
+    def _build(self, spec: JobSpec, folder: Path) -> Engine:
+        from . import engine
+        from .script import load_entry
+
+        return engine.Engine(engine.build(load_entry(folder, spec.script), spec), spec, self._env.device)
+
+    def _probe(self) -> str:
+        """Hash of the initial state and of EST 0's first gradient: what another device must reproduce to take part."""
+        from ..storage.digest import tensor_digest
+
+        assert self._engine is not None
+        parts = [self._state_digest()]
+        contribution = self._engine.compute(range(1))
+        parts += [tensor_digest(tensor) for sums in contribution.nodes.values() for tensor in sums]
+        parts += [value.hex() for value in contribution.losses.values()]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+    def _state_digest(self) -> str:
+        from ..storage import trees
+        from ..storage.digest import state_digest, tensor_digest
+
+        assert self._engine is not None
+        skeleton, tensors = trees.flatten(self._engine.state())
+        return state_digest(skeleton, {name: tensor_digest(tensor) for name, tensor in tensors.items()})
+
+    def _snapshot(self, reuse: Any) -> Any:
+        from ..storage.commits import Snapshot
+
+        assert self._engine is not None
+        return Snapshot.take(self._engine.step, self._engine.state(), reuse)
+
+    # ---- orders
+
+    def _handle(self, message: messages.ToRunner) -> None:
+        if isinstance(message, messages.Run):
+            self._channel.say(self._run(message))
+        elif isinstance(message, messages.Commit):
+            self._commit(message)
+        elif isinstance(message, messages.Stop):
+            raise _Stopped
+        # Yield, Leave and Pause that arrive after the generation ended are answered by the Idle already sent.
+
+    def _run(self, run: messages.Run) -> messages.Idle:
+        from .generation import Generation
+
+        self._clean()
+        idle = self._load(run)
+        if idle is not None:
+            return idle
+        engine, spec = self._engine, self._spec
+        assert engine is not None
+        self._committer.enter(run.generation, run.base)
+        session = Session(run, spec.total_steps, spec.commit_every, spec.commit_seconds)
+        lane = self._lane(run)
+        member = Generation(
+            session, engine, lane, self._committer, self._channel.say, time.monotonic,
+            samples=spec.ests * spec.batch_size, evaluate_every=spec.evaluate_every,
+        )  # fmt: skip
+        log.info("runner.generation", generation=run.generation, slot=run.slot, step=run.step, of=len(run.members))
+        steps = member.run()
+        while True:
+            try:
+                wait = next(steps)
+            except StopIteration as end:
+                idle = end.value
+                assert isinstance(idle, messages.Idle)
+                return idle
+            self._let_in(session, wait.seconds)
+            if self._committer.failure is not None:
+                raise self._committer.failure
+
+    def _lane(self, run: messages.Run) -> Any:
+        from .contribution import Contribution
+        from .lanes import LocalLane, StoreLane
+
+        if len(run.members) == 1:
+            return LocalLane[Contribution]()
+        lane = StoreLane(self._store, self._committer.job, run, Contribution.from_bytes)
+        self._leftovers = lane.mine
+        return lane
+
+    def _clean(self) -> None:
+        """Remove my lane objects of a generation that nobody is in any more."""
+        for key in self._leftovers:
+            with contextlib.suppress(EasyScaleError):
+                self._store.delete(key)
+        self._leftovers = []
+
+    def _load(self, run: messages.Run) -> messages.Idle | None:
+        """Come to the state of `run.step`. On damage say what is still usable, and do not run."""
+        from ..storage import commits, manifests
+        from ..storage.blobs import blob_digest
+
+        engine = self._engine
+        assert engine is not None
+        if engine.step == run.step:
+            return None
+        assert run.base.manifest is not None
+        assert run.base.step == run.step
+        self._channel.say(messages.Computing(what="load"))
+        usable = messages.Base()
+        try:
+            at = (self._committer.job, run.step)
+            manifest, state, damage = commits.read_latest(self._store, run.base.manifest, at=at)
+            usable = messages.Base(step=manifest.step, manifest=blob_digest(manifests.encode_manifest(manifest)))
+        except CorruptError as error:
+            damage = str(error).splitlines()
+        if damage:
+            log.error("runner.commit_damaged", damage=damage, usable=usable.step)
+            self._committer.heal = True
+            if usable.manifest != run.base.manifest:
+                damaged = messages.Damaged(manifest=run.base.manifest, usable=usable, found=tuple(damage))
+                self._channel.say(damaged)
+                return messages.Idle(generation=run.generation, held=engine.step, reason="yield")
+        engine.load_state(state)
+        assert engine.step == run.step
+        self._committer.forget()
+        return None
+
+    def _commit(self, message: messages.Commit) -> None:
+        """Commit the state held now and wait until it is published or refused."""
+        assert self._engine is not None
+        step = self._engine.step
+        committer = self._committer
+        while not committer.idle:
+            time.sleep(0.01)
+        committer.enter(0, message.base)
+        while not committer.settled(step):
+            if committer.idle:
+                committer.begin({}, publish=True, share=(0, 1))
+            self._let_in(None, 0.01)
+            if committer.failure is not None:
+                raise committer.failure
+        self._channel.say(messages.Committed(step=step, published=committer.base.step >= step))
+
+    def _let_in(self, session: Session | None, seconds: float) -> None:
+        """Take in what the agent has said; wait up to `seconds` for the first of it."""
+        inbox = self._channel.inbox
+        try:
+            message = inbox.get(timeout=seconds) if seconds else inbox.get_nowait()
+            while True:
+                if isinstance(message, messages.Stop):
+                    raise _Stopped
+                if session is not None:
+                    session.hear(message)
+                message = inbox.get_nowait()
+        except queue.Empty:
+            return
+
+
+def describe(error: BaseException, step: int, folder: Path) -> messages.Failed:
+    """How an attempt's end is told to the agent, with the frames of the traceback that lie in the user's folder."""
+    from .script import user_traceback
+
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, DivergenceError):
+        return messages.Failed(cause="diverged", step=step, message=str(error))
+    lacking = isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(words in str(error) for words in MEMORY_WORDS)
+    )
+    if lacking:
+        return messages.Failed(cause="memory", step=step, message=f"out of memory at step {step}: {text}")
+    if isinstance(error, ScriptError | UserError):
+        return messages.Failed(cause="raised", step=step, message=str(error), traceback=getattr(error, "detail", ""))
+    return messages.Failed(cause="raised", step=step, message=text, traceback=user_traceback(error, folder))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Entry point: one argument, `Environment` as JSON."""
+    import faulthandler
+
+    from .. import logs
+
+    environment = msgspec.json.decode((arguments or sys.argv[1:])[0], type=Environment)
+    die_with(environment.agent)
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the agent, which lets the step finish
+    logs.configure()
+    runner = Runner(environment)
+    import torch  # noqa: F401 - seconds of work that need not wait for the agent's first word
+
+    runner.main()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""One generation as seen by one member: what it tells the others at each step and when everybody stops. Pure.
+
+All members get the same control records for a step, so all of them come to the same decision about it. That is how a
+boundary is agreed on without another protocol: whoever wants to stop says so with its partials, and everybody stops
+after that step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from . import messages
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+DEFAULT_COMMIT_SECONDS = 10.0
+
+
+class Control(msgspec.Struct, frozen=True, kw_only=True):
+    """What a member adds to its partials of a step.
+
+    Args:
+        leaving: it must go after this step.
+        pausing: it has been told that the job pauses.
+        next_generation: the newest generation it has heard of.
+        commit: the state after this step is to be committed (said by slot 0 only).
+    """
+
+    slot: int
+    leaving: bool = False
+    pausing: bool = False
+    next_generation: int = 0
+    commit: bool = False
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """What all members do after a step.
+
+    Args:
+        commit: take a snapshot; slot 0 publishes it, everybody uploads a share.
+        stop: why the generation ends here, or None.
+        final: slot 0 publishes before it stops: nobody will carry this state on.
+    """
+
+    commit: bool
+    stop: Literal["done", "yield", "leave", "pause"] | None
+    final: bool
+
+
+@dataclass(slots=True)
+class Session:
+    """A member's wishes, and the common decisions.
+
+    Args:
+        run: the membership. total: step at which the job is done.
+        commit_every: steps between commits, or None to go by `commit_seconds`.
+    """
+
+    run: messages.Run
+    total: int
+    commit_every: int | None = None
+    commit_seconds: float | None = None
+    leaving: bool = False
+    pausing: bool = False
+    next_generation: int = 0
+    lost: frozenset[int] = frozenset()
+    drop: bool = False
+    _last_commit: float = field(default=0.0)
+
+    def began(self, now: float) -> None:
+        """The generation starts to run."""
+        self._last_commit = now
+
+    def hear(self, message: messages.ToRunner) -> None:
+        """Take in what the agent says."""
+        if isinstance(message, messages.Leave):
+            self.leaving = True
+        elif isinstance(message, messages.Pause):
+            self.pausing = True
+        elif isinstance(message, messages.Yield):
+            self.next_generation = max(self.next_generation, message.generation)
+            self.lost |= frozenset(message.lost)
+            self.drop = self.drop or message.drop
+
+    @property
+    def broken(self) -> bool:
+        """Whether the step under way cannot be finished in this generation."""
+        return self.drop or bool(self.lost)
+
+    @property
+    def superseded(self) -> bool:
+        """Whether a newer generation is known, so that nothing can be published under this one any more."""
+        return self.drop or self.next_generation > self.run.generation
+
+    def control(self, step: int, now: float, committer_idle: bool) -> Control:
+        """My record for the step that leads from state `step` to `step + 1`."""
+        return Control(
+            slot=self.run.slot,
+            leaving=self.leaving,
+            pausing=self.pausing,
+            next_generation=self.next_generation,
+            commit=self.run.slot == 0 and committer_idle and self._due(step + 1, now),
+        )
+
+    def _due(self, step: int, now: float) -> bool:
+        if self.commit_every is not None:
+            return step % self.commit_every == 0
+        seconds = self.commit_seconds or DEFAULT_COMMIT_SECONDS
+        return now - self._last_commit >= seconds
+
+    def decide(self, step: int, controls: Iterable[Control], now: float) -> Decision:
+        """What follows from everybody's records once state `step` (the one after the step) is reached."""
+        everybody = list(controls)
+        assert len(everybody) == len(self.run.members)
+        pausing = any(control.pausing for control in everybody)
+        leaving = [control.leaving for control in everybody]
+        newer = any(control.next_generation > self.run.generation for control in everybody)
+        commit = any(control.commit for control in everybody)
+        if commit:
+            self._last_commit = now
+        if step >= self.total:
+            return Decision(commit=True, stop="done", final=True)
+        if pausing:
+            return Decision(commit=True, stop="pause", final=True)
+        if any(leaving):
+            return Decision(commit=commit or all(leaving), stop="leave", final=all(leaving))
+        return Decision(commit=commit, stop="yield" if newer else None, final=False)

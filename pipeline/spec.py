@@ -1,0 +1,219 @@
+"""The immutable specification of a job: what is hashed, what defines the bits, and how it is checked.
+
+`JobSpec` holds plain values only; code is named by the digest of its bundle, data by a fingerprint. No torch here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any, Literal
+
+import msgspec
+
+from ..errors import SpecError
+
+NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+"""Names become parts of keys, so they are kept to characters that every store treats alike."""
+
+OPERATIONAL = frozenset(
+    {
+        "commit_every",
+        "commit_seconds",
+        "min_workers",
+        "max_workers",
+        "priority",
+        "retries",
+        "loaders",
+        "evaluate_every",
+    }
+)
+"""Fields that never reach the bits: they may change from one run of the same job to the next."""
+
+FROZEN = frozenset({"name", "ests", "batch_size", "seed"})
+"""Fields that cannot change under one name, not even with --accept-changes: they define what a step is."""
+
+
+class Retries(msgspec.Struct, frozen=True, kw_only=True):
+    """How often an attempt may fail, by cause, without any progress in between. Preemptions are free.
+
+    Args:
+        died: the process that ran the step vanished or was killed.
+        raised: the user's code raised.
+    """
+
+    died: int = 5
+    raised: int = 0
+
+
+class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything about a job except its code and data, which are here by digest.
+
+    Args:
+        name: unique in a cluster; `NAME_PATTERN`.
+        script: where the build function is in the code bundle: `train.py::build` (see `script.entry_of`).
+        code: digest of the code bundle.
+        data: fingerprint of the dataset.
+        samples: length of the dataset.
+        ests: logical workers N. A hyper-parameter, like the batch size.
+        batch_size: samples per EST and step (the global batch is `ests * batch_size`).
+        steps, epochs: exactly one is given.
+        seed: everything random derives from it.
+        micro_batches: an EST's batch is run in this many pieces whose gradients are averaged.
+        drop_last: drop the incomplete last batch of an epoch instead of padding and shortening it.
+        shuffle: visit the samples in a new random order every epoch.
+        buffers: `rank0` (DDP's rule: EST 0's buffers are everybody's at the next step) or `per_est`.
+        amp: autocast dtype; `fp16` adds a GradScaler.
+        clip_norm: maximal total norm of the averaged gradient.
+        ema: decay of an exponential moving average of the parameters, which is then what is evaluated.
+        schedule: when the LR scheduler steps.
+        reduce: dtype in which gradients are summed: `fp32`, or the gradient's own.
+        numerics: `native`: PyTorch's kernels, bits promised inside one determinism class.
+        threads: intra-op CPU threads; part of the determinism class.
+        commit_every, commit_seconds: a commit every so many steps, or seconds.
+        evaluate_every: steps between evaluations; 0: only at the end.
+        loaders: loader processes per runner; never reaches the bits.
+        min_workers, max_workers: bounds on the number of workers; None: as many as there are ESTs.
+        priority: higher runs first.
+        retries: see `Retries`.
+    """
+
+    name: str
+    script: str
+    code: str
+    data: str
+    samples: int
+    ests: int
+    batch_size: int
+    steps: int | None = None
+    epochs: int | None = None
+    seed: int = 0
+    micro_batches: int = 1
+    drop_last: bool = False
+    shuffle: bool = True
+    buffers: Literal["rank0", "per_est"] = "rank0"
+    amp: Literal["bf16", "fp16"] | None = None
+    clip_norm: float | None = None
+    ema: float | None = None
+    schedule: Literal["step", "epoch"] = "step"
+    reduce: Literal["fp32", "grad"] = "fp32"
+    numerics: Literal["native"] = "native"
+    threads: int = 1
+    commit_every: int | None = None
+    commit_seconds: float | None = None
+    evaluate_every: int = 0
+    loaders: int = 0
+    min_workers: int = 1
+    max_workers: int | None = None
+    priority: int = 0
+    retries: Retries = Retries()
+
+    @property
+    def samples_per_est(self) -> int:
+        """Samples one EST sees in an epoch: `DistributedSampler.num_samples`."""
+        if self.drop_last and self.samples % self.ests:
+            return max(0, -((self.ests - self.samples) // self.ests))
+        return -(-self.samples // self.ests)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps in one epoch."""
+        per_est = self.samples_per_est
+        return per_est // self.batch_size if self.drop_last else -(-per_est // self.batch_size)
+
+    @property
+    def total_steps(self) -> int:
+        """The step number at which the job is done."""
+        if self.steps is not None:
+            return self.steps
+        assert self.epochs is not None
+        return self.epochs * self.steps_per_epoch
+
+    def encode(self) -> bytes:
+        """Canonical JSON."""
+        return msgspec.json.encode(self, order="sorted")
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the canonical JSON."""
+        return hashlib.sha256(self.encode()).hexdigest()
+
+    @staticmethod
+    def decode(data: bytes) -> JobSpec:
+        """Read what `encode` wrote."""
+        return msgspec.json.decode(data, type=JobSpec)
+
+    def differences(self, other: JobSpec) -> dict[str, tuple[Any, Any]]:
+        """Fields that define the bits and differ: name -> (here, there)."""
+        return {
+            name: (getattr(self, name), getattr(other, name))
+            for name in self.__struct_fields__
+            if name not in OPERATIONAL and getattr(self, name) != getattr(other, name)
+        }
+
+
+def check(spec: JobSpec) -> JobSpec:
+    """Refuse a specification that cannot be run.
+
+    Raises:
+        SpecError: the first thing found wrong, with the field's name and value.
+    """
+    if not NAME_PATTERN.fullmatch(spec.name):
+        raise SpecError(
+            f"job name {spec.name[:120]!r} cannot be used",
+            "use 1 to 100 letters, digits, dots, underscores or hyphens, beginning with a letter or digit",
+        )
+    for field, least in {
+        "ests": 1, "batch_size": 1, "micro_batches": 1, "threads": 1, "loaders": 0, "min_workers": 1,
+        "evaluate_every": 0, "samples": 1,
+    }.items():  # fmt: skip
+        value = getattr(spec, field)
+        if value < least:
+            raise SpecError(f"job {spec.name!r}: {field} is {value}", f"it must be at least {least}")
+    _check_length(spec)
+    _check_ranges(spec)
+    return spec
+
+
+def _check_length(spec: JobSpec) -> None:
+    if (spec.steps is None) == (spec.epochs is None):
+        given = "both steps and epochs" if spec.steps is not None else "neither steps nor epochs"
+        raise SpecError(f"job {spec.name!r} gives {given}", "give exactly one of them")
+    length = spec.steps if spec.steps is not None else spec.epochs
+    if length is not None and length < 1:
+        raise SpecError(f"job {spec.name!r}: its length is {length}", "steps or epochs must be at least 1")
+    if spec.samples < spec.ests * spec.batch_size:
+        raise SpecError(
+            f"job {spec.name!r}: the dataset has {spec.samples} samples, fewer than one global batch of "
+            f"ests * batch_size = {spec.ests} * {spec.batch_size} = {spec.ests * spec.batch_size}",
+            "use a smaller batch_size, fewer ests or more data",
+        )
+    if spec.commit_every is not None and spec.commit_seconds is not None:
+        raise SpecError(f"job {spec.name!r} gives both commit_every and commit_seconds", "give at most one of them")
+    for field in ("commit_every", "commit_seconds"):
+        value = getattr(spec, field)
+        if value is not None and value <= 0:
+            raise SpecError(f"job {spec.name!r}: {field} is {value}", "it must be positive")
+
+
+def _check_ranges(spec: JobSpec) -> None:
+    if spec.micro_batches > spec.batch_size:
+        raise SpecError(
+            f"job {spec.name!r}: {spec.micro_batches} micro-batches do not fit in a batch of {spec.batch_size}",
+            "micro_batches must be at most batch_size",
+        )
+    if spec.max_workers is not None and spec.max_workers < spec.min_workers:
+        raise SpecError(
+            f"job {spec.name!r}: max_workers {spec.max_workers} is less than min_workers {spec.min_workers}"
+        )
+    if spec.min_workers > spec.ests:
+        raise SpecError(
+            f"job {spec.name!r}: min_workers {spec.min_workers} is more than its {spec.ests} ESTs",
+            "an EST runs on one worker only, so more workers than ests cannot be used",
+        )
+    if not 0 <= spec.seed < 2**63:
+        raise SpecError(f"job {spec.name!r}: seed is {spec.seed}", "it must be in 0 .. 2**63 - 1")
+    if spec.clip_norm is not None and not 0 < spec.clip_norm < float("inf"):
+        raise SpecError(f"job {spec.name!r}: clip_norm is {spec.clip_norm}", "it must be positive and finite")
+    if spec.ema is not None and not 0 <= spec.ema < 1:
+        raise SpecError(f"job {spec.name!r}: ema is {spec.ema}", "a decay lies in 0 <= ema < 1")

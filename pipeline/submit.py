@@ -1,0 +1,286 @@
+"""Submitting: from a checked specification to a job that workers can claim, and the handle to follow it by.
+
+Everything is checked before the first write, the blobs go first and one transaction makes the job exist, so a submit
+that dies on any line leaves either no job or a whole one. The same submit again finds the job that is there.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+import structlog
+
+from ..coordinator import keys, records
+from ..coordinator.kv import Delete, Put, absent, open_kv, unchanged
+from ..errors import ChangedError, EasyScaleError, RemoteError, UnavailableError, UserError
+from ..settings import resolve
+from ..storage.blobs import get_blob, put_blob
+from ..storage.objects import open_store
+from ..storage.selftest import require_fit
+from . import bundle as bundles
+from .spec import FROZEN, JobSpec
+from .summary import Summary, read_job, summarize
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..coordinator.kv import KeyValueStore
+    from ..coordinator.views import JobView
+    from ..storage.objects import ObjectStore
+    from .job import Job
+
+log = structlog.get_logger()
+
+ATTEMPTS = 8
+"""Times that a submit is tried against others who write the same job."""
+
+POLL_SECONDS = 0.25
+
+How = Literal["created", "found", "resumed", "restarted", "changed"]
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """What a finished job came to."""
+
+    job: str
+    steps: int
+    state_digest: str
+    manifest: str
+    metrics: dict[str, float]
+
+    def __str__(self) -> str:
+        metrics = "".join(f", {name} {value:.6g}" for name, value in sorted(self.metrics.items()))
+        return f"job {self.job!r}: {self.steps} steps done{metrics}, state digest {self.state_digest}"
+
+
+class Handle:
+    """A submitted job.
+
+    Args:
+        name: of the job. kv: where its records are. how: what submitting it did.
+    """
+
+    def __init__(self, name: str, kv: KeyValueStore, how: How = "found") -> None:
+        self.name, self.how = name, how
+        self._kv = kv
+
+    def status(self) -> Summary:
+        """The job as it is now.
+
+        Raises:
+            UserError: there is no such job any more.
+            UnavailableError: the key-value store does not answer.
+        """
+        view = read_job(self._kv, self.name)
+        if view is None:
+            raise UserError(f"there is no job {self.name!r} at {self._kv.address}", "see `easyscale jobs`")
+        return summarize(view)
+
+    def watch(self, timeout: float | None = None) -> Iterator[Summary]:
+        """The job whenever it has changed, until it is over. Survives outages of the key-value store.
+
+        Args:
+            timeout: seconds after which to stop watching.
+
+        Raises:
+            TimeoutError: the job was not over in time.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        last: Summary | None = None
+        watch = self._kv.watch(keys.job(self.name))
+        try:
+            while True:
+                now = self._look()
+                if now is not None and now != last:
+                    last = now
+                    yield now
+                if last is not None and last.state in records.TERMINAL:
+                    return
+                if deadline is not None and time.monotonic() >= deadline:
+                    where = f"{last.state}: {last.reason}" if last else "not answered for"
+                    raise TimeoutError(f"job {self.name!r} was not over after {timeout} s ({where})")
+                watch.wait(POLL_SECONDS)
+        finally:
+            watch.close()
+
+    def _look(self) -> Summary | None:
+        try:
+            return self.status()
+        except UnavailableError as error:
+            log.warning("watch.unavailable", job=self.name, error=str(error))
+            return None
+
+    def result(self, timeout: float | None = None) -> Result:
+        """Wait for the end.
+
+        Raises:
+            RemoteError: the job failed; the message ends with the traceback of the user's code.
+            EasyScaleError: it was cancelled.
+            TimeoutError: it was not over in time.
+        """
+        last: Summary | None = None
+        for last in self.watch(timeout):
+            if last.state == "waiting" and last.reason:
+                log.info("job.waits", job=self.name, reason=last.reason)
+        assert last is not None
+        if last.state == "failed":
+            raise RemoteError(f"job {self.name!r} failed: {last.reason}\n{last.traceback}".rstrip())
+        if last.state == "cancelled":
+            raise EasyScaleError(f"job {self.name!r} was cancelled at step {last.step}")
+        assert last.state_digest is not None
+        assert last.manifest is not None
+        return Result(
+            job=last.job,
+            steps=last.committed,
+            state_digest=last.state_digest,
+            manifest=last.manifest,
+            metrics=last.metrics,
+        )
+
+
+def submit(job: Job, *, kv: str | None = None, store: str | None = None, accept_changes: bool = False) -> Handle:
+    """Submit the job of the script that is running. See `Job.submit`."""
+    from .inspect import describe
+    from .script import running
+
+    spec, bundle = describe(job, running())
+    settings = resolve(kv, store)
+    settings.make_folder()
+    records_at, objects_at = open_kv(settings.kv), open_store(settings.store)
+    how = place(records_at, objects_at, spec, bundle, accept_changes=accept_changes)
+    return Handle(spec.name, records_at, how)
+
+
+def place(
+    kv: KeyValueStore, store: ObjectStore, spec: JobSpec, bundle: bundles.Bundle, *, accept_changes: bool = False
+) -> How:
+    """Make the job exist, or find it, or change it where that is allowed.
+
+    Raises:
+        ChangedError: it exists and differs in what defines its bits, and that was not accepted.
+        AddressError: the object store is unfit.
+        UnavailableError: a store does not answer.
+    """
+    require_fit(store)
+    view = read_job(kv, spec.name)
+    if view is not None:
+        _refuse_changes(store, view, spec, bundle, accept_changes)
+    record = _record(spec, put_blob(store, spec.encode()), put_blob(store, bundle.data))
+    for _ in range(ATTEMPTS):
+        how = _write(kv, view, record)
+        if how is not None:
+            return how
+        view = read_job(kv, spec.name)
+        if view is not None:
+            _refuse_changes(store, view, spec, bundle, accept_changes)
+    raise UnavailableError(f"job {spec.name!r} is being written by somebody else at {kv.address}; submit it again")
+
+
+def _record(spec: JobSpec, spec_digest: str, code_digest: str) -> records.JobRecord:
+    return records.JobRecord(
+        name=spec.name,
+        spec=spec_digest,
+        code=code_digest,
+        steps=spec.total_steps,
+        ests=spec.ests,
+        min_workers=spec.min_workers,
+        max_workers=spec.max_workers,
+        priority=spec.priority,
+        numerics=spec.numerics,
+        retries=records.Retry(died=spec.retries.died, raised=spec.retries.raised),
+        submitted=time.time(),
+    )
+
+
+def _write(kv: KeyValueStore, view: JobView | None, record: records.JobRecord) -> How | None:
+    """One try. None when somebody else was faster."""
+    name = record.name
+    desired = Put(keys.desired(name), b"running")
+    if view is None:
+        created = kv.txn((absent(keys.spec(name)),), (Put(keys.spec(name), records.encode(record)), desired))
+        return "created" if created.succeeded else None
+    assert view.spec is not None
+    old = view.spec.value
+    changed = old.spec != record.spec
+    how: How = "changed" if changed else "found"
+    operations: list[Put | Delete] = []
+    if changed or old != msgspec.structs.replace(record, submitted=old.submitted):
+        operations.append(Put(keys.spec(name), records.encode(record)))
+    if changed:
+        operations.append(Delete(keys.probe(name)))  # other code computes other bits
+    if view.desired != "running":
+        operations.append(desired)
+        how = "changed" if changed else "resumed"
+    compares = [unchanged(view.spec.kv)]
+    unfinished = view.state == "done" and record.steps > (view.head.value.step if view.head else 0)
+    if view.status is not None and (view.state in ("failed", "cancelled") or unfinished):
+        operations.append(restart(view))
+        compares.append(unchanged(view.status.kv))
+        how = "changed" if changed else "restarted"
+    if not operations:
+        return how
+    return how if kv.txn(compares, operations).succeeded else None
+
+
+def restart(view: JobView) -> Put:
+    """The write that lets a failed, cancelled or lengthened job go on, with its purses refilled."""
+    status = view.status.value if view.status else records.Status()
+    fresh = msgspec.structs.replace(status, state="waiting", reason="", streak={}, streak_step=-1, failure=None)
+    return Put(keys.status(view.name), records.encode(fresh))
+
+
+def _refuse_changes(
+    store: ObjectStore, view: JobView, spec: JobSpec, bundle: bundles.Bundle, accept_changes: bool
+) -> None:
+    assert view.spec is not None
+    old = JobSpec.decode(get_blob(store, view.spec.value.spec))
+    differences = old.differences(spec)
+    if not differences:
+        return
+    frozen = sorted(differences.keys() & FROZEN)
+    if frozen:
+        shown = "; ".join(f"{name} was {differences[name][0]!r}, is {differences[name][1]!r}" for name in frozen)
+        raise ChangedError(
+            f"job {spec.name!r} exists with other settings that can never change: {shown}",
+            "submit it under another name (--name)",
+        )
+    if accept_changes:
+        log.warning("submit.changes_accepted", job=spec.name, fields=sorted(differences))
+        return
+    lines = [f"{name} was {was!r}, is {now!r}" for name, (was, now) in differences.items() if name != "code"]
+    if "code" in differences:
+        lines.append("the code has changed:")
+        lines += [f"  {line}" for line in bundles.difference(get_blob(store, view.spec.value.code), bundle.data)]
+    if "data" in differences:
+        lines.append("the dataset has changed (its length, type or some of its items)")
+    raise ChangedError(
+        f"job {spec.name!r} has been submitted before and differs now:\n    " + "\n    ".join(lines),
+        "go on with the changes from its newest commit with --accept-changes, or use another name (--name)",
+    )
+
+
+def desire(kv: KeyValueStore, name: str, what: Literal["running", "paused", "cancelled"]) -> Summary:
+    """Say what is wanted of a job; restarts it if it failed or was cancelled and is wanted running.
+
+    Raises:
+        UserError: there is no such job, or it is over.
+    """
+    for _ in range(ATTEMPTS):
+        view = read_job(kv, name)
+        if view is None:
+            raise UserError(f"there is no job {name!r} at {kv.address}", "see `easyscale jobs`")
+        if view.state == "done" or (view.over and what != "running"):
+            raise UserError(f"job {name!r} is {view.state}", "there is nothing left to " + _verb(what))
+        operations: list[Put | Delete] = [Put(keys.desired(name), what.encode())]
+        if view.over:
+            operations.append(restart(view))
+        compares = [unchanged(view.status.kv)] if view.status else [absent(keys.status(name))]
+        if kv.txn(compares, operations).succeeded:
+            return summarize(view)
+    raise UnavailableError(f"job {name!r} keeps changing at {kv.address}; try again")
+
+
+def _verb(what: str) -> str:
+    return {"running": "resume or retry", "paused": "pause", "cancelled": "cancel"}[what]

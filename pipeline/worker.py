@@ -1,0 +1,249 @@
+"""The worker process: the thin driver that feeds the agent (`agent.py`) from leases, watches, signals and its runner.
+
+It runs no user code and imports no torch, so nothing a user does can starve its lease. One device, one worker.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import secrets
+import signal
+import socket
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from ..coordinator import keys, records, views
+from ..coordinator.lease import LeaseKeeper
+from ..coordinator.transactions import apply
+from ..errors import UnavailableError
+from . import agent as mind
+from .joblogs import LogShipper
+from .process import RunnerProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..coordinator.kv import KeyValueStore
+    from ..storage.objects import ObjectStore
+    from . import messages
+
+log = structlog.get_logger()
+
+LEASE_SECONDS = 10.0
+POLL_SECONDS = 0.5
+TICK_SECONDS = 0.1
+SHIP_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """How a worker is run.
+
+    Args:
+        name: for people; the id adds a boot nonce. device: `cpu` or `cuda:N`.
+        folder: logs, unpacked code, cached blobs.
+        ttl: seconds of its lease. grace: seconds to leave in. hang_floor: see `hang.HangWatch`.
+    """
+
+    name: str
+    device: str
+    folder: Path
+    ttl: float = LEASE_SECONDS
+    grace: float = 25.0
+    hang_floor: float = 120.0
+
+
+def boot_id(name: str) -> str:
+    """A worker's id: a restarted worker is another one, and its old claims are not taken for alive."""
+    return f"{name}-{secrets.token_hex(3)}"
+
+
+class Worker:
+    """One agent with its drivers."""
+
+    def __init__(self, kv: KeyValueStore, store: ObjectStore, options: WorkerOptions) -> None:
+        self._kv, self._store, self._options = kv, store, options
+        self._events: queue.SimpleQueue[Callable[[float], None]] = queue.SimpleQueue()
+        me = records.WorkerRecord(
+            id=boot_id(options.name),
+            name=options.name,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            device=options.device,
+            kind=device_kind(options.device),
+            memory=memory_bytes(),
+        )
+        self._agent = mind.Agent(me, hang_floor=options.hang_floor, grace=options.grace)
+        self._keeper = LeaseKeeper(kv, options.ttl, self._on_lost)
+        self._process: RunnerProcess | None = None
+        self._shipper: LogShipper | None = None
+        self._shipped_at = 0.0
+        self._done = False
+        self._signals = 0
+
+    @property
+    def id(self) -> str:
+        """The worker's id."""
+        return self._agent.id
+
+    def run(self) -> None:
+        """Serve until told to leave, then hand over."""
+        self._keeper.start()
+        watcher = threading.Thread(target=self._watch, name="easyscale-watch", daemon=True)
+        watcher.start()
+        log.info("worker.started", worker=self.id, device=self._options.device, kv=self._kv.address)
+        try:
+            while not self._done:
+                self._take_in()
+                self._look()
+        finally:
+            if self._process is not None:
+                self._process.signal("kill")
+                self._process.wait(5.0)
+            self._ship(last=True)
+            self._keeper.close()
+            log.info("worker.ended", worker=self.id)
+
+    def leave(self, *_: Any) -> None:
+        """Signal handler: go gracefully; the second time at once."""
+        self._signals += 1
+        if self._signals > 1:
+            self._done = True
+        self._events.put(self._agent.on_leave)
+
+    # ---- events in
+
+    def _take_in(self) -> None:
+        """Wait a moment for the first event, then take in all there are."""
+        try:
+            event = self._events.get(timeout=TICK_SECONDS)
+            while True:
+                event(time.monotonic())
+                event = self._events.get_nowait()
+        except queue.Empty:
+            return
+
+    def _watch(self) -> None:
+        """Wake the loop when something may have changed."""
+        watch = self._kv.watch(keys.assigned(self.id), keys.JOBS)
+        while not self._done:
+            if watch.wait(POLL_SECONDS):
+                self._events.put(_nothing)
+        watch.close()
+
+    def _on_lost(self, reason: str) -> None:
+        self._events.put(lambda _: self._agent.on_lease(0))
+        log.warning("worker.lease_lost", worker=self.id, reason=reason)
+
+    def _on_message(self, process: list[RunnerProcess], message: messages.FromRunner) -> None:
+        self._events.put(lambda now: self._heard(process, message, now))
+
+    def _heard(self, process: list[RunnerProcess], message: messages.FromRunner, now: float) -> None:
+        if self._process in process:  # an earlier runner's last words do not count
+            self._agent.on_message(message, now)
+
+    def _exited(self, process: list[RunnerProcess], how: str) -> None:
+        if self._process in process:
+            self._process = None
+            self._ship(last=True)
+            self._agent.on_exit(how)
+
+    # ---- looking and doing
+
+    def _look(self) -> None:
+        """One round: keep the lease, read the store, decide, do."""
+        now = time.monotonic()
+        try:
+            self._hold_lease()
+            assigned, job = self._picture()
+        except UnavailableError as error:
+            log.warning("worker.store_unavailable", worker=self.id, error=str(error))
+            assigned, job = None, None
+            if self._agent.runner is not None or self._agent.leaving_since is None:
+                self._act(self._agent.deadlines(now))
+                return
+        self._act(self._agent.decide(assigned, job, now))
+        self._ship()
+
+    def _hold_lease(self) -> None:
+        if self._agent.lease == 0:
+            lease = self._keeper.grant()
+            self._agent.on_lease(lease.id)
+
+    def _picture(self) -> tuple[str | None, views.JobView | None]:
+        assignment = self._kv.get(keys.assigned(self.id))
+        assigned = assignment.value.decode() if assignment else None
+        name = self._agent.wanted_job(assigned)
+        if name is None:
+            return assigned, None
+        view = views.parse(self._kv.range(keys.job(name)))
+        return assigned, view.jobs.get(name) or views.JobView(name)
+
+    def _act(self, actions: list[mind.Action]) -> None:
+        for action in actions:
+            if isinstance(action, mind.Write):
+                self._agent.on_outcome(action.txn, apply(self._kv, action.txn))
+            elif isinstance(action, mind.Start):
+                self._start(action.prepare)
+            elif isinstance(action, mind.Exit):
+                self._done = True
+            elif self._process is not None:
+                if isinstance(action, mind.Send):
+                    self._process.send(action.message)
+                else:
+                    self._process.signal(action.kind)
+
+    def _start(self, prepare: messages.Prepare) -> None:
+        options = self._options
+        path = options.folder / "logs" / prepare.job / f"{self.id}.log"
+        self._shipper = LogShipper(self._kv, self._store, prepare.job, self.id, path)
+        mine: list[RunnerProcess] = []
+        self._process = RunnerProcess(
+            store=self._store.address,
+            device=options.device,
+            folder=options.folder,
+            cache=not self._store.address.startswith("file:"),
+            log=path,
+            on_message=lambda message: self._on_message(mine, message),
+            on_exit=lambda how: self._events.put(lambda _: self._exited(mine, how)),
+        )
+        mine.append(self._process)
+        self._process.send(prepare)
+
+    def _ship(self, *, last: bool = False) -> None:
+        now = time.monotonic()
+        if self._shipper is not None and (last or now - self._shipped_at >= SHIP_SECONDS):
+            self._shipped_at = now
+            self._shipper.ship()
+
+
+def _nothing(_: float) -> None:
+    """A wake-up."""
+
+
+def device_kind(device: str) -> str:
+    """A device's kind for people: the processor's model name, or the device's own name."""
+    if device != "cpu":
+        return device.partition(":")[0]
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return "cpu"
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "cpu")
+
+
+def memory_bytes() -> int:
+    """Memory of this machine in bytes."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def install_signals(worker: Worker) -> None:
+    """SIGTERM and SIGINT ask the worker to leave."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, worker.leave)

@@ -1,0 +1,74 @@
+"""Content-addressed objects: a blob's key is the SHA-256 of its bytes, and every read is checked against it.
+
+Putting a blob twice is harmless, so nothing here coordinates writers. What a blob means is up to others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+
+from ..errors import CorruptError, EasyScaleError, OutcomeUnknownError
+
+if TYPE_CHECKING:
+    from .objects import Data, ObjectStore
+
+Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+"""A SHA-256 in lower-case hex, checked when decoded: a digest from outside becomes part of a key."""
+
+
+def blob_key(digest: str) -> str:
+    """Where a blob lies."""
+    return f"blobs/{digest[:2]}/{digest}"
+
+
+def blob_digest(*pieces: Data) -> str:
+    """The digest of a blob given in one or more pieces. Large pieces are hashed without holding the GIL."""
+    sha = hashlib.sha256()
+    for piece in pieces:
+        sha.update(piece)
+    return sha.hexdigest()
+
+
+def put_blob(store: ObjectStore, *pieces: Data, overwrite: bool = False) -> str:
+    """Store a blob, given in one or more pieces, unless it is there already.
+
+    Args:
+        store: where to.
+        pieces: joined only if they have to be sent.
+        overwrite: send it even if the key exists: heals a blob that was found damaged.
+
+    Returns:
+        Its digest.
+
+    Raises:
+        OutcomeUnknownError: no answer, and it cannot be read back.
+    """
+    digest = blob_digest(*pieces)
+    if overwrite or not store.exists(blob_key(digest)):
+        try:
+            store.put(blob_key(digest), pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        except OutcomeUnknownError as error:
+            try:
+                get_blob(store, digest)
+            except EasyScaleError:
+                raise error from None
+    return digest
+
+
+def get_blob(store: ObjectStore, digest: str) -> bytes:
+    """Read a blob and check it.
+
+    Raises:
+        CorruptError: its bytes have another digest.
+        NotFoundError: it is not there.
+    """
+    data = store.get(blob_key(digest))
+    found = blob_digest(data)
+    if found != digest:
+        raise CorruptError(
+            f"{store.address}: {blob_key(digest)} is damaged: its {len(data)} bytes have the digest {found}"
+        )
+    return data

@@ -1,0 +1,221 @@
+"""An object store in a folder, shared by all processes of one machine (or of a file system that keeps POSIX promises).
+
+Writes go to a temporary file and are then renamed (`put`) or linked (`create`) into place, so a reader sees all bytes
+or none and exactly one creator wins, whoever is killed or out of space on the way. Durable writes are on disk when
+the call returns. Keys that nest (`a` beside `a/b`) are refused by the file system, as they are by some S3 servers.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import secrets
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from ..errors import AddressError, NotFoundError, OutcomeUnknownError, UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from .objects import Data
+
+KEY_PATTERN = re.compile(r"(?!.*(?:^|/)\.{1,2}(?:/|$))[A-Za-z0-9._-]+(?:/[A-Za-z0-9._-]+)*")
+"""Keys that mean the same to every store: ASCII, no empty, `.` or `..` part."""
+
+TEMPORARY = "~tmp"
+"""Folder of unfinished writes: on the file system of the objects, and `~` can be in no key."""
+
+ABANDONED_AFTER = 24 * 3600.0
+"""Seconds after which the temporary file of a process that died is swept away by the next one to open the store."""
+
+PLACE_ATTEMPTS = 10
+"""How often a folder may be removed by `delete` of its last object just before we move a new one into it."""
+
+
+def check_key(key: str) -> None:
+    """Refuse a key that is not portable. Keys are made by us, never by the user, so it is a bug of ours.
+
+    Raises:
+        ValueError: not of the form `KEY_PATTERN`.
+    """
+    if not KEY_PATTERN.fullmatch(key):
+        raise ValueError(f"object key {key!r}: parts of [A-Za-z0-9._-], separated by single '/', none '.' or '..'")
+
+
+class FileStore:
+    """Objects as files below `root`, which is made if it is not there.
+
+    Raises:
+        AddressError: the folder cannot be made or written to.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root.absolute()
+        self._temporary = self._root / TEMPORARY
+        self.address = f"file://{quote(str(self._root))}"
+        try:
+            self._temporary.mkdir(parents=True, exist_ok=True)
+            self._write_temporary(b"", durable=False).unlink()
+            self._sweep()
+        except OSError as error:
+            raise AddressError(
+                f"object store {self.address}: cannot write to the folder: {_reason(error)}",
+                "name a folder that you can write to (option --store or EASYSCALE_STORE)",
+            ) from error
+
+    def path(self, key: str) -> Path:
+        """The file that holds an object. Raises `ValueError` for a key that is not portable."""
+        check_key(key)
+        return self._root / key
+
+    def get(self, key: str) -> bytes:
+        """See `ObjectStore.get`."""
+        path = self.path(key)
+        with self._explained("read", path):
+            try:
+                return path.read_bytes()
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                raise NotFoundError(f"{self.address}: no object {key!r}") from None
+
+    def put(self, key: str, data: Data, *, durable: bool = True) -> None:
+        """See `ObjectStore.put`. Raises `UnavailableError` (disk full, read-only, ...) with the old object intact."""
+        path = self.path(key)
+        with self._explained("write", path), self._temporary_file(data, durable=durable) as temporary:
+            _place(path, lambda: temporary.replace(path))
+        if durable:
+            self._settle(path)
+
+    def create(self, key: str, data: Data) -> bool:
+        """See `ObjectStore.create`. Raises `UnavailableError` (disk full, ...) when nothing was created."""
+        path = self.path(key)
+        with self._explained("create", path), self._temporary_file(data, durable=True) as temporary:
+            try:
+                # A link, unlike a rename, fails when the name is taken: that makes exactly one winner.
+                _place(path, lambda: os.link(temporary, path))
+                created = True
+            except FileExistsError:
+                created = False
+        # The loser syncs too: it will act on the winner's object, whose name may not be on disk yet.
+        self._settle(path)
+        return created
+
+    def exists(self, key: str) -> bool:
+        """See `ObjectStore.exists`."""
+        path = self.path(key)
+        with self._explained("look at", path):
+            return path.is_file()
+
+    def delete(self, key: str) -> None:
+        """See `ObjectStore.delete`. Folders that become empty go too, so that passing objects leave nothing."""
+        path = self.path(key)
+        with self._explained("remove", path):
+            try:
+                path.unlink()
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                return
+        with suppress(OSError):  # not empty, or another process was here first
+            for folder in self._folders(path)[:-1]:
+                folder.rmdir()
+
+    def list(self, prefix: str) -> Iterator[str]:
+        """See `ObjectStore.list`."""
+        folder = prefix.rpartition("/")[0]
+        if folder:
+            check_key(folder)
+        for parent, _, names in os.walk(self._root / folder, onerror=self._cannot_list):
+            relative = Path(parent).relative_to(self._root)
+            for name in names:
+                key = (relative / name).as_posix()
+                if key.startswith(prefix) and KEY_PATTERN.fullmatch(key):
+                    yield key
+
+    def _cannot_list(self, error: OSError) -> None:
+        if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+            raise UnavailableError(f"{self.address}: cannot list {error.filename}: {_reason(error)}") from error
+
+    @contextmanager
+    def _explained(self, doing: str, path: Path) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise UnavailableError(f"{self.address}: cannot {doing} {path}: {_reason(error)}") from error
+
+    def _folders(self, path: Path) -> tuple[Path, ...]:
+        """The folders that lead to a file, from the innermost to the root of the store."""
+        return tuple(path.parents[: len(path.relative_to(self._root).parts)])
+
+    @contextmanager
+    def _temporary_file(self, data: Data, *, durable: bool) -> Iterator[Path]:
+        temporary = self._write_temporary(data, durable=durable)
+        try:
+            yield temporary
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def _write_temporary(self, data: Data, *, durable: bool) -> Path:
+        path = self._temporary / f"{os.getpid()}-{secrets.token_hex(8)}"
+        try:
+            with path.open("xb") as file:
+                file.write(data)
+                if durable:
+                    file.flush()
+                    os.fsync(file.fileno())
+        except OSError:
+            path.unlink(missing_ok=True)  # a full disk needs the room
+            raise
+        return path
+
+    def _settle(self, path: Path) -> None:
+        """Make the names that lead to a file durable: a folder's entries are written only when it is synced itself."""
+        try:
+            for folder in self._folders(path):
+                _sync_folder(folder)
+        except OSError as error:
+            raise OutcomeUnknownError(f"{self.address}: {path} may not be durable: {_reason(error)}") from error
+
+    def _sweep(self) -> None:
+        oldest = time.time() - ABANDONED_AFTER
+        for path in self._temporary.iterdir():
+            with suppress(FileNotFoundError):  # its writer has just finished
+                if path.stat().st_mtime < oldest:
+                    path.unlink()
+
+
+def _place(path: Path, move: Callable[[], object]) -> None:
+    """Make the folder of `path` and move a file into it, also while others delete from there."""
+    for _ in range(PLACE_ATTEMPTS):
+        with suppress(FileNotFoundError):
+            _make_folder(path.parent)
+            move()
+            return
+    raise FileNotFoundError(errno.ENOENT, "its folder keeps being removed", str(path))
+
+
+def _make_folder(folder: Path) -> None:
+    """Like `mkdir -p`; a file in the way must not look like the `FileExistsError` by which a creator learns it lost."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        if any(parent.is_file() for parent in (folder, *folder.parents)):
+            raise NotADirectoryError(errno.ENOTDIR, "an object is where its folder should be", str(folder)) from None
+        raise FileNotFoundError(errno.ENOENT, "removed again", str(folder)) from error
+
+
+def _sync_folder(folder: Path) -> None:
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:
+        return  # the object has been deleted since, and its folder with it
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)

@@ -1,0 +1,100 @@
+"""The object store seam: what we ask of S3, a folder or memory, and how to open one by address.
+
+An implementation guarantees that `put` and `create` are atomic (a reader sees all bytes or none) and that
+`create` has exactly one winner. Everything else (hashing, manifests, retention) is built on top.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from urllib.parse import unquote, urlsplit
+
+from ..errors import AddressError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    Data = bytes | bytearray | memoryview
+
+
+@runtime_checkable
+class ObjectStore(Protocol):
+    """Flat key -> bytes. Keys are ASCII `[A-Za-z0-9._/-]`, without leading slash."""
+
+    @property
+    def address(self) -> str:
+        """The address it was opened with (no secrets): for messages."""
+        ...
+
+    def get(self, key: str) -> bytes:
+        """Read a whole object.
+
+        Raises:
+            NotFoundError: there is no such object.
+            UnavailableError: the store did not answer within the retry deadline.
+        """
+        ...
+
+    def put(self, key: str, data: Data, *, durable: bool = True) -> None:
+        """Write or overwrite. `durable=False` (lane blobs) may be lost in a crash of the store's machine.
+
+        Raises:
+            OutcomeUnknownError: no answer within the retry deadline.
+        """
+        ...
+
+    def create(self, key: str, data: Data) -> bool:
+        """Write only if absent.
+
+        Returns:
+            True when the object was created by this call, or when a retry of it found exactly these bytes there
+            (our own success whose answer was lost). False when something else was there already.
+
+        Raises:
+            OutcomeUnknownError: no answer within the retry deadline.
+        """
+        ...
+
+    def exists(self, key: str) -> bool:
+        """Whether the object is there now."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """Remove; a missing object is no error."""
+        ...
+
+    def list(self, prefix: str) -> Iterator[str]:
+        """Keys under a prefix in any order. May lag behind: only garbage collection and recovery use it."""
+        ...
+
+
+def open_store(address: str) -> ObjectStore:
+    """Open `s3://bucket/prefix`, `file:///path` or `memory://name` (one process, for tests).
+
+    S3's endpoint and credentials come from boto3's usual chain (`AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`, ...).
+
+    Raises:
+        AddressError: unknown scheme, or a folder, bucket or endpoint that cannot be used.
+    """
+    parts = urlsplit(address)
+    if parts.query or parts.fragment:
+        raise AddressError(f"object store address {address!r} has a '?' or '#'", "quote it (%3F, %23) if it is meant")
+    if parts.scheme == "file":
+        from .files import FileStore
+
+        if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
+            raise AddressError(f"object store address {address!r} has no absolute path", "write file:///path")
+        return FileStore(Path(unquote(parts.path)))
+    if parts.scheme == "s3":
+        from .s3 import S3Store
+
+        return S3Store(bucket=parts.netloc, prefix=parts.path.strip("/"))
+    if parts.scheme == "memory":
+        from .memory import MemoryStore
+
+        return MemoryStore.named(parts.netloc)
+    raise AddressError(
+        f"object store address {address!r}: unknown scheme {parts.scheme!r}",
+        "use s3://bucket/prefix or file:///path (option --store or EASYSCALE_STORE)",
+    )

@@ -1,0 +1,3 @@
+"""Servers that several folders of tests need."""
+
+pytest_plugins = ["services", "etcd_service"]

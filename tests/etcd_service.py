@@ -1,0 +1,182 @@
+"""Real etcd servers for tests: one member or three on free loopback ports, that can be killed, paused and restarted.
+
+A member dies with the test process, whatever ends it. Speaks to etcd over its HTTP gateway, so that nothing here
+depends on the client under test.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+ELECTION_MS = 500
+START_DEADLINE = 30.0
+
+
+class EtcdCluster:
+    """A running cluster. Members are numbered from 0."""
+
+    def __init__(self, folder: Path, members: int = 1) -> None:
+        self._folder = folder
+        ports = _free_ports(2 * members)
+        self._clients = [f"127.0.0.1:{port}" for port in ports[:members]]
+        self._peers = [f"http://127.0.0.1:{port}" for port in ports[members:]]
+        self._processes: list[subprocess.Popen[bytes] | None] = [None] * members
+        try:
+            for member in range(members):
+                self._launch(member)
+            for member in range(members):
+                self._await_healthy(member)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def address(self) -> str:
+        """What `open_kv` takes."""
+        return "etcd://" + ",".join(self._clients)
+
+    @property
+    def endpoints(self) -> list[str]:
+        """host:port of every member."""
+        return list(self._clients)
+
+    def leader(self) -> int:
+        """The member that leads now; waits until there is one."""
+        end = time.monotonic() + START_DEADLINE
+        while time.monotonic() < end:
+            for member, process in enumerate(self._processes):
+                status = self._post(member, "/v3/maintenance/status") if process else {}
+                if status and status.get("leader") == status["header"]["member_id"]:
+                    return member
+            time.sleep(0.02)
+        raise AssertionError(f"no leader among {self._clients}; logs are in {self._folder}")
+
+    def kill_leader(self) -> int:
+        """SIGKILL the leader; says which member it was."""
+        leader = self.leader()
+        self.stop(leader)
+        return leader
+
+    def stop(self, member: int) -> None:
+        """SIGKILL a member (also a paused one); its data stays."""
+        process = self._processes[member]
+        if process is not None:
+            process.kill()
+            process.wait()
+            self._processes[member] = None
+
+    def restart(self, member: int) -> None:
+        """Start a stopped member on its data again; returns when it answers."""
+        self.stop(member)
+        self._launch(member)
+        self._await_healthy(member)
+
+    def pause(self, member: int) -> None:
+        """SIGSTOP: connections stay open and nothing is answered."""
+        self._signal(member, signal.SIGSTOP)
+
+    def resume(self, member: int) -> None:
+        """SIGCONT."""
+        self._signal(member, signal.SIGCONT)
+
+    def close(self) -> None:
+        """Kill all members."""
+        for member in range(len(self._processes)):
+            self.stop(member)
+
+    def _signal(self, member: int, number: signal.Signals) -> None:
+        process = self._processes[member]
+        assert process is not None, f"etcd member {member} is not running"
+        os.kill(process.pid, number)
+
+    def _launch(self, member: int) -> None:
+        client, peer = f"http://{self._clients[member]}", self._peers[member]
+        cluster = ",".join(f"m{number}={url}" for number, url in enumerate(self._peers))
+        # setpriv rather than preexec_fn: no Python may run between fork and exec in a process full of gRPC threads
+        self._processes[member] = subprocess.Popen(
+            ["setpriv", "--pdeathsig", "KILL", "etcd", f"--name=m{member}",
+             f"--data-dir={self._folder / f'm{member}'}", "--logger=zap",
+             f"--log-outputs={self._folder / f'm{member}.log'}",
+             f"--heartbeat-interval={ELECTION_MS // 10}", f"--election-timeout={ELECTION_MS}",
+             f"--listen-client-urls={client}", f"--advertise-client-urls={client}",
+             f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}",
+             f"--initial-cluster={cluster}", "--initial-cluster-state=new"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    def _await_healthy(self, member: int) -> None:
+        end = time.monotonic() + START_DEADLINE
+        while time.monotonic() < end:
+            process = self._processes[member]
+            if process is None or process.poll() is not None:
+                break
+            if self._post(member, "/health").get("health") == "true":
+                return
+            time.sleep(0.02)
+        raise AssertionError(f"etcd member {member} does not become healthy; see {self._folder / f'm{member}.log'}")
+
+    def _post(self, member: int, path: str) -> dict[str, Any]:
+        """The answer, or nothing."""
+        body = None if path == "/health" else b"{}"
+        request = urllib.request.Request(f"http://{self._clients[member]}{path}", data=body)
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with opener.open(request, timeout=1) as answer:
+                found: dict[str, Any] = json.load(answer)
+                return found
+        except (OSError, ValueError):
+            return {}
+
+
+def need_etcd() -> None:
+    """Skip the test where etcd is not installed; in CI that is a failure."""
+    if shutil.which("etcd") is None:
+        advice = "etcd is not installed (Debian, Ubuntu: apt-get install etcd-server)"
+        if os.environ.get("CI") == "true":
+            pytest.fail(advice)
+        pytest.skip(advice)
+
+
+@pytest.fixture(scope="session")
+def etcd_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., EtcdCluster]]:
+    """Starts clusters: `etcd_cluster()` has three members. All are killed with the session."""
+    need_etcd()
+    started: list[EtcdCluster] = []
+
+    def start(members: int = 3) -> EtcdCluster:
+        started.append(EtcdCluster(tmp_path_factory.mktemp("etcd"), members))
+        return started[-1]
+
+    yield start
+    for cluster in started:
+        cluster.close()
+
+
+@pytest.fixture(scope="session")
+def etcd(etcd_cluster: Callable[..., EtcdCluster]) -> EtcdCluster:
+    """One member, shared by the session: use your own key prefix, and leave it running."""
+    return etcd_cluster(1)
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports

@@ -1,0 +1,183 @@
+"""A job is checked when it is made, and says which setting is wrong."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import partial, wraps
+from typing import Any, Literal, Required, get_args, get_origin
+
+import pytest
+from easyscale.errors import ScriptError, SpecError
+from easyscale.pipeline import job as job_module
+from easyscale.pipeline.job import Job, Settings, parse_settings
+from easyscale.pipeline.spec import JobSpec, Retries
+
+GIVEN: dict[str, Any] = {"ests": 4, "batch_size": 8, "epochs": 3}
+
+
+def build() -> Any:
+    raise AssertionError("making a job must not build it")
+
+
+def job(**settings: Any) -> Job:
+    return Job("demo", build, **{**GIVEN, **settings})
+
+
+def test_settings_offer_every_field_of_the_spec_that_a_user_may_set() -> None:
+    assert [*Settings.__annotations__] == [*job_module._KINDS][1:]
+    found_later = {"script", "code", "data", "samples"}
+    assert {"name", *Settings.__annotations__} | found_later == set(JobSpec.__struct_fields__)
+
+
+def test_settings_have_the_types_of_the_spec() -> None:
+    names = {"Literal": Literal, "Required": Required, "Retries": Retries}
+    for name, annotation in Settings.__annotations__.items():
+        kind = eval(annotation.__forward_arg__, names)
+        kind = get_args(kind)[0] if get_origin(kind) is Required else kind
+        assert kind == (Retries | dict[str, int] if name == "retries" else job_module._KINDS[name]), name
+
+
+def test_a_job_becomes_a_spec_with_the_defaults_of_the_spec() -> None:
+    spec = job().spec(script="a.py", code="c", data="d", samples=100)
+    assert spec == JobSpec(name="demo", script="a.py", code="c", data="d", samples=100, **GIVEN)
+
+
+def test_a_dataset_smaller_than_one_global_batch_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"31 samples, fewer than one global batch"):
+        job().spec(script="a.py", code="c", data="d", samples=31)
+
+
+def test_a_job_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        job().files = ()  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"ests": "4"}, r"ests is '4'\n.*int"),
+        ({"ests": True}, r"ests is True\n.*int"),
+        ({"ests": 0}, r"ests is 0\n.*at least 1"),
+        ({"ests": -3}, r"ests is -3\n.*at least 1"),
+        ({"amp": "fp8"}, r"amp is 'fp8'\n.*'bf16' or 'fp16' or None"),
+        ({"steps": 5}, r"both steps and epochs"),
+        ({"epochs": None}, r"neither steps nor epochs"),
+        ({"epoch": 5}, r"no setting 'epoch'\n.*did you mean epochs"),
+        ({"samples": 5}, r"no setting 'samples'"),
+        ({"retries": {"died": "often"}}, r"retries is .*often.*\n.*\"died\": int"),
+        ({"retries": 3}, r"retries is 3"),
+        ({"files": "configs/*.toml"}, r"files is 'configs/\*\.toml'\n.*list"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_what_is_expected(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message) as caught:
+        job(**settings)
+    assert "demo" in caught.value.what
+
+
+def test_a_missing_setting_is_named() -> None:
+    with pytest.raises(SpecError, match="does not give batch_size"):
+        Job("demo", build, ests=1, steps=1)  # type: ignore[typeddict-item]
+
+
+@pytest.mark.parametrize("name", ["", "a/b", ".hidden", "ö", "a b", "x" * 101, 7])
+def test_a_name_that_cannot_be_a_key_is_refused(name: Any) -> None:
+    with pytest.raises(SpecError, match="name"):
+        Job(name, build, **GIVEN)
+
+
+def test_retries_may_be_a_dict_or_retries() -> None:
+    assert job(retries={"died": 1}) == job(retries=Retries(died=1))
+
+
+def test_a_whole_number_is_taken_for_a_float_setting() -> None:
+    assert job(clip_norm=1).settings.clip_norm == 1.0
+
+
+class Holder:
+    def method(self) -> Any:
+        return None
+
+
+def unnamed_wrapper(function: Any) -> Any:
+    def inner() -> Any:
+        return function()
+
+    return inner
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda: None, partial(build), Holder().method, Holder.method, unnamed_wrapper(build), None, "build"],
+)
+def test_a_build_that_workers_cannot_find_is_refused(function: Any) -> None:
+    with pytest.raises(SpecError, match=r"build .*\n.*top level"):
+        Job("demo", function, **GIVEN)
+
+
+def test_a_wrapped_build_keeps_its_name_and_is_taken() -> None:
+    @wraps(build)
+    def wrapped() -> Any:
+        return build()
+
+    assert Job("demo", wrapped, **GIVEN).build is wrapped
+
+
+def test_replace_changes_only_what_is_given() -> None:
+    first = job(seed=7, files=["*.txt"])
+    second = first.replace(name="other", batch_size=16)
+    assert (second.name, second.settings.batch_size) == ("other", 16)
+    assert (second.settings.seed, second.files, second.build) == (7, ("*.txt",), build)
+    assert (first.name, first.settings.batch_size) == ("demo", 8)
+
+
+def test_steps_take_the_place_of_epochs() -> None:
+    assert job().replace(steps=9).settings.epochs is None
+    assert job(commit_every=3).replace(commit_seconds=2.0).settings.commit_every is None
+
+
+def test_replace_refuses_what_a_new_job_would() -> None:
+    with pytest.raises(SpecError, match="both"):
+        job().replace(steps=9, epochs=9)
+    with pytest.raises(SpecError, match="no setting 'code'"):
+        job().replace(code="x")
+
+
+def test_text_from_the_command_line_is_read_by_the_type_of_the_setting() -> None:
+    texts = {
+        "name": "4", "ests": "4", "clip_norm": "1e-1", "amp": "none", "drop_last": "true", "retries": '{"raised": 2}',
+    }  # fmt: skip
+    assert parse_settings(texts) == {
+        "name": "4", "ests": 4, "clip_norm": 0.1, "amp": None, "drop_last": True, "retries": Retries(raised=2),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [("ests", "four"), ("ests", "none"), ("ests", "1.5"), ("amp", "int8"), ("retries", "{"), ("script", "x.py")],
+)
+def test_text_that_is_no_value_of_the_setting_is_refused(key: str, text: str) -> None:
+    with pytest.raises(SpecError, match=key):
+        parse_settings({key: text})
+
+
+def test_a_script_that_submits_while_it_is_only_read_is_told_so(tmp_path: Any) -> None:
+    from easyscale.pipeline.script import load
+
+    script = tmp_path / "eager.py"
+    script.write_text(
+        "from easyscale.pipeline.job import Job\n"
+        "def build(): ...\n"
+        "Job('demo', build, ests=1, batch_size=1, steps=1).submit()\n"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", [*sys.path])
+        patch.setattr(sys, "argv", [*sys.argv])
+        with pytest.raises(ScriptError, match="__main__"):
+            load(script)
+
+
+def test_making_a_job_does_not_import_torch() -> None:
+    code = "import sys, easyscale.pipeline.job, easyscale.pipeline.script; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-P", "-c", code], check=True)
