@@ -48,6 +48,7 @@ class _Loss:
 
     since: float
     cause: str
+    generation: int
     last_step: int
 
 
@@ -250,13 +251,13 @@ class Planner:
         seen = [job.progress.value.step if job.progress else 0]
         seen += [r.progress.step for r in alive.values() if r.job == job.name and r.progress]
         cause = "; ".join(f"{worker} {cause}" for worker, cause in sorted(lost.items()))
-        self._losses[job.name] = _Loss(now, cause, max(seen))
+        self._losses[job.name] = _Loss(now, cause, job.generation, max(seen))
 
     def _finish(self, job: JobView, status: records.Status, now: float) -> records.Status:
         """Notice the end of a recovery and the end of the job."""
         loss = self._losses.get(job.name)
         latest = job.progress.value if job.progress else None
-        if loss and latest and latest.generation == job.generation and latest.step > latest.started:
+        if loss and latest and latest.generation > loss.generation and latest.step > latest.started:
             del self._losses[job.name]
             recovery = records.Recovery(
                 cause=loss.cause,

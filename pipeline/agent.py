@@ -1,8 +1,8 @@
 """The worker's mind: what an agent does about its job, its runner and its claims. Pure: events in, actions out.
 
-Guarantees: at most one claim per generation and agent; a publish is one transaction conditional on the plan, the claim
-and the head; a runner is restarted only after the report of how the last one ended was counted. Holds no user code and
-no clock. Leaves to others: leases (`coordinator/lease.py`), processes and sockets (`worker.py`), training (`runner.py`).
+Guarantees: at most one claim per generation and agent; a runner is restarted only after the report of how the last one
+ended was counted. Holds no user code and no clock. Leaves to others: leases (`coordinator/lease.py`), processes and
+sockets (`worker.py`), publishing (`publishing.py`), training (`runner.py`).
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import msgspec
 import structlog
 
 from ..coordinator import keys, records
-from ..coordinator.kv import Compare, Delete, Put, absent, unchanged
+from ..coordinator.kv import Delete, Put, absent, unchanged
 from ..coordinator.transactions import Txn
 from . import messages
-from .hang import HangWatch
+from .actions import Action, Exit, Send, Start, Write
+from .publishing import publish, report_damage
+from .runner_state import RunnerState, Yielded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,82 +30,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 BEAT_SECONDS = 1.0
-TERM_SECONDS = 3.0
-"""From TERM to KILL."""
-
-
-# ---- actions
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Start a runner and send it this."""
-
-    prepare: messages.Prepare
-
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Send a message to the runner."""
-
-    message: messages.ToRunner
-
-
-@dataclass(frozen=True, slots=True)
-class Signal:
-    """Signal the runner's process group; `stacks` asks it to write its stacks to its log first."""
-
-    kind: Literal["stacks", "term", "kill"]
-
-
-@dataclass(frozen=True, slots=True)
-class Write:
-    """Apply a transaction and report the outcome with `on_outcome`."""
-
-    txn: Txn
-
-
-@dataclass(frozen=True, slots=True)
-class Exit:
-    """All is handed over: the agent may end."""
-
-
-Action = Start | Send | Signal | Write | Exit
-
-
-@dataclass(slots=True)
-class RunnerState:
-    """What the agent knows of its runner process."""
-
-    job: str
-    spec: str
-    phase: Literal["preparing", "ready", "running", "stopping"] = "preparing"
-    ready: messages.Ready | None = None
-    held: int = 0
-    run: messages.Run | None = None
-    started: int = 0
-    stopped: str = ""
-    told: Yielded | None = None
-    pausing: bool = False
-    leaving: bool = False
-    committing: bool = False
-    publish: messages.Publish | None = None
-    damaged: messages.Damaged | None = None
-    failed: messages.Failed | None = None
-    progress: records.Progress | None = None
-    hangs: dict[str, HangWatch] = field(default_factory=dict)
-    computing: str | None = None
-    hung: float = 0.0
-    term_at: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Yielded:
-    """The last `Yield` sent for the generation that runs."""
-
-    generation: int = 0
-    lost: frozenset[int] = frozenset()
-    drop: bool = False
 
 
 @dataclass(slots=True)
@@ -149,61 +75,27 @@ class Agent:
 
     def on_message(self, message: messages.FromRunner, now: float) -> None:
         """The runner said something."""
-        runner = self.runner
-        if runner is None:
-            return
-        if isinstance(message, messages.Computing):
-            self._computing(runner, message.what, now)
-            return
-        if runner.computing is not None:
-            runner.hangs[runner.computing].end(now)
-            runner.computing = None
-        if isinstance(message, messages.Ready):
-            runner.ready = message
-            runner.phase = "ready"
-        elif isinstance(message, messages.Stepped):
-            runner.progress = message.progress
-            runner.held = message.progress.step
-        elif isinstance(message, messages.Idle):
-            runner.phase, runner.held, runner.run = "ready", message.held, None
-            runner.stopped = message.reason
-            runner.told = None
-            log.info("agent.runner_idle", job=runner.job, held=message.held, reason=message.reason)
-        elif isinstance(message, messages.Publish):
-            runner.publish = message
-        elif isinstance(message, messages.Committed):
-            runner.committing = False
-        elif isinstance(message, messages.Damaged):
-            runner.damaged = message
-        elif isinstance(message, messages.Failed):
-            runner.failed = message
-
-    def _computing(self, runner: RunnerState, what: str, now: float) -> None:
-        runner.computing = what
-        runner.hangs.setdefault(what, HangWatch(floor=self.hang_floor)).begin(now)
+        if self.runner is not None:
+            self.runner.hear(message, now)
 
     def on_exit(self, how: str) -> None:
         """The runner's process is gone. `how` names signal or status, with the last lines of its log."""
         runner, self.runner = self.runner, None
-        if runner is None or (runner.phase == "stopping" and runner.failed is None):
+        end = runner.ending(how, self.leaving_since is not None) if runner else None
+        if runner is None or end is None:
             return
-        if runner.failed is not None:
-            cause, step = runner.failed.cause, runner.failed.step
-            message, traceback = runner.failed.message, runner.failed.traceback
-        elif self.leaving_since is not None:
-            cause, step, message, traceback = "preempted", runner.held, how, ""
-        else:
-            cause = "hang" if runner.hung else "died"
-            step, traceback = runner.held, ""
-            message = f"no progress for {runner.hung:.0f} s, ended" if runner.hung else how
-        generation = self._claimed.get(runner.job, 0)
         report = records.Report(
-            worker=self.id, generation=generation, cause=cause, step=step, message=message, traceback=traceback
+            worker=self.id,
+            generation=self._claimed.get(runner.job, 0),
+            cause=end.cause,
+            step=end.step,
+            message=end.message,
+            traceback=end.traceback,
         )
         self._report = (runner.job, report)
-        if cause in ("memory", "refused"):
-            self._refuse(runner, message)
-        log.warning("agent.attempt_ended", job=runner.job, cause=cause, step=step, message=message)
+        if end.cause in ("memory", "refused"):
+            self._refuse(runner, end.message)
+        log.warning("agent.attempt_ended", job=runner.job, cause=end.cause, step=end.step, message=end.message)
 
     def _refuse(self, runner: RunnerState, reason: str) -> None:
         """Not this specification on this device again: the planner passes us over for it."""
@@ -270,22 +162,29 @@ class Agent:
             return
         if self._report is not None or self.id in job.reports or not self.lease:
             return  # the last attempt must be counted first
-        self.runner = RunnerState(assigned, spec.spec)
-        self._computing(self.runner, "load", now)
+        self.runner = RunnerState(assigned, spec.spec, self.hang_floor)
+        self.runner.begins("load", now)
         yield Start(messages.Prepare(job=assigned, worker=self.id, spec=spec.spec, code=spec.code))
 
     def _serve(self, runner: RunnerState, assigned: str | None, job: JobView, now: float) -> Iterator[Action]:
-        yield from self._publish(runner, job)
-        yield from self._damage(runner, job)
-        if runner.phase == "stopping":
-            return
         slot = job.plan.value.slot_of(self.id) if job.plan else None
+        claim = job.claims.get(slot) if slot is not None else None
+        if claim is not None and claim.value.worker == self.id:
+            self._claimed[job.name] = job.generation
+        else:
+            claim = None
+        yield from publish(runner, job, claim, may_claim=self._may_claim(job, slot))
+        yield from report_damage(runner, job)
         if runner.phase == "running":
             yield from self._while_running(runner, job)
         elif runner.phase == "ready":
-            yield from self._while_ready(runner, assigned, job, slot, now)
+            yield from self._while_ready(runner, assigned, job, slot, claim is not None, now)
         elif runner.phase == "preparing" and (assigned != runner.job or self.leaving_since is not None or job.over):
-            yield from self._stop(runner, now)
+            yield from runner.stop(now)
+
+    def _may_claim(self, job: JobView, slot: int | None) -> bool:
+        """Whether a claim can be made: it is, once per generation. One that was seen and is gone is not made again."""
+        return slot is not None and self._claimed.get(job.name, 0) < job.generation and not job.over
 
     def _while_running(self, runner: RunnerState, job: JobView) -> Iterator[Action]:
         run = runner.run
@@ -310,10 +209,8 @@ class Agent:
             yield Send(messages.Pause())
 
     def _while_ready(
-        self, runner: RunnerState, assigned: str | None, job: JobView, slot: int | None, now: float
+        self, runner: RunnerState, assigned: str | None, job: JobView, slot: int | None, claimed: bool, now: float
     ) -> Iterator[Action]:
-        mine = job.claims.get(slot) if slot is not None else None
-        claimed = mine is not None and mine.value.worker == self.id
         if self.leaving_since is not None:
             yield from self._leave(runner, job, claimed, now)
             return
@@ -325,18 +222,18 @@ class Agent:
             # Nobody must wait for partials of mine; and a generation that stopped to pause needs a successor.
             yield from self._release(job)
         if job.over or (assigned != runner.job and slot is None):
-            yield from self._stop(runner, now)
+            yield from runner.stop(now)
             return
         refusal = self._unlike(runner, job)
         if refusal is not None:
             self._refuse(runner, refusal)
-            yield from self._stop(runner, now)
+            yield from runner.stop(now)
         elif job.probe is None:
             yield self._record_probe(runner, job)
         elif slot is not None and job.desired == "running":
             if claimed:
                 yield from self._start(runner, job, slot)
-            elif self._claimed.get(job.name, 0) < job.generation and self.lease:
+            else:
                 yield from self._claim(runner, job, slot)
 
     def _unlike(self, runner: RunnerState, job: JobView) -> str | None:
@@ -367,7 +264,8 @@ class Agent:
     def _claim(self, runner: RunnerState, job: JobView, slot: int) -> Iterator[Action]:
         """Claim my slot of the current generation, letting go of older ones."""
         assert job.plan is not None
-        self._claimed[job.name] = job.generation
+        if not self._may_claim(job, slot) or not self.lease:
+            return
         key = keys.claim(job.name, job.generation, slot)
         claim = records.Claim(worker=self.id, held=runner.held)
         operations: list[Put | Delete] = [Put(key, records.encode(claim), self.lease)]
@@ -404,7 +302,7 @@ class Agent:
             yield Send(messages.Commit(base=messages.Base(step=step, manifest=manifest)))
             return
         yield from self._release(job)
-        yield from self._stop(runner, now)
+        yield from runner.stop(now)
 
     def _pause(self, runner: RunnerState, job: JobView, slot: int, claimed: bool) -> Iterator[Action]:
         """Paused and not running: see that the newest state is committed before letting go."""
@@ -414,8 +312,7 @@ class Agent:
         if runner.held <= base_step:
             yield from self._release(job)
         elif not claimed:
-            if self._claimed.get(job.name, 0) < job.generation and self.lease:
-                yield from self._claim(runner, job, slot)
+            yield from self._claim(runner, job, slot)
         elif slot == min(job.claims, key=lambda s: (-job.claims[s].value.held, s)):
             runner.committing = True
             yield Send(messages.Commit(base=messages.Base(step=base_step, manifest=manifest)))
@@ -425,90 +322,12 @@ class Agent:
         if mine:
             yield Write(Txn("release", (), tuple(Delete(entry.kv.key) for entry in mine)))
 
-    def _publish(self, runner: RunnerState, job: JobView) -> Iterator[Action]:
-        """Make the runner's commit the head, if that is still ours to do."""
-        publish = runner.publish
-        if publish is None:
-            return
-        head = job.head.value if job.head else None
-        base_step, base_manifest = job.base
-        repairs = head is not None and base_step < publish.step == head.step  # the head is damaged
-        if head is not None and (head.manifest == publish.manifest or (head.step >= publish.step and not repairs)):
-            runner.publish = None
-            yield Send(messages.Published(base=messages.Base(step=base_step, manifest=base_manifest)))
-            return
-        if publish.parent != base_manifest:
-            runner.publish = None
-            moved = messages.Base(step=base_step, manifest=base_manifest)
-            yield Send(messages.Refused(step=publish.step, reason="the head moved", moved=moved))
-            return
-        slot = job.plan.value.slot_of(self.id) if job.plan else None
-        claim = job.claims.get(slot) if slot is not None else None
-        if claim is None or claim.value.worker != self.id:
-            if slot is not None and self._claimed.get(job.name, 0) < job.generation and not job.over:
-                return  # about to claim: then it can be published under the new generation
-            runner.publish = None
-            reason = f"fenced: this worker has no claim in generation {job.generation}"
-            log.warning("agent.publish_refused", job=job.name, step=publish.step, reason=reason)
-            yield Send(messages.Refused(step=publish.step, reason=reason))
-            return
-        assert job.plan is not None
-        new = records.Head(
-            step=publish.step, manifest=publish.manifest, state_digest=publish.state_digest,
-            generation=job.generation, metrics=publish.metrics,
-        )  # fmt: skip
-        compares = (
-            unchanged(job.plan.kv),
-            Compare(claim.kv.key, "create", claim.kv.create_revision),
-            unchanged(job.head.kv) if job.head else absent(keys.head(job.name)),
-        )
-        yield Write(Txn("publish", compares, (Put(keys.head(job.name), records.encode(new)),)))
-
-    def _damage(self, runner: RunnerState, job: JobView) -> Iterator[Action]:
-        found = runner.damaged
-        if found is None:
-            return
-        runner.damaged = None
-        if job.head is None or job.head.value.manifest != found.manifest:
-            return
-        damage = records.Damage(
-            manifest=found.manifest, usable_step=found.usable.step, usable_manifest=found.usable.manifest,
-            found=found.found,
-        )  # fmt: skip
-        log.error("agent.commit_damaged", job=job.name, found=found.found, usable=found.usable.step)
-        txn = Txn("damage", (unchanged(job.head.kv),), (Put(keys.damage(job.name), records.encode(damage)),))
-        yield Write(txn)
-
-    def _stop(self, runner: RunnerState, now: float) -> Iterator[Action]:
-        runner.phase = "stopping"
-        runner.term_at = now + TERM_SECONDS
-        yield Send(messages.Stop())
-
     def deadlines(self, now: float) -> list[Action]:
         """What is due by the clock alone, also while the store does not answer."""
-        return list(self._deadlines(now))
-
-    def _deadlines(self, now: float) -> Iterator[Action]:
-        """End a runner that hangs, that does not stop, or that does not leave in time."""
-        runner = self.runner
-        if runner is None:
-            return
-        if runner.term_at is not None:
-            if now >= runner.term_at:
-                runner.term_at = now + TERM_SECONDS
-                yield Signal("kill" if runner.hung or runner.phase == "stopping" else "term")
-            return
-        hanging = runner.hangs[runner.computing].hanging(now) if runner.computing else None
-        if hanging is not None:
-            runner.hung = hanging
-            runner.term_at = now + TERM_SECONDS
-            log.error("agent.hang", job=runner.job, seconds=round(hanging, 1), held=runner.held)
-            yield Signal("stacks")
-            yield Signal("term")
-        elif self.leaving_since is not None and now - self.leaving_since > self.grace:
-            log.warning("agent.step_dropped", job=runner.job, held=runner.held, grace=self.grace)
-            runner.term_at = now + TERM_SECONDS
-            yield Signal("kill")
+        if self.runner is None:
+            return []
+        overdue = self.leaving_since is not None and now - self.leaving_since > self.grace
+        return list(self.runner.deadlines(now, overdue))
 
     def _beat(self, now: float) -> Iterator[Action]:
         """Keep the worker's record true: at once when it says something new, else once a second."""
@@ -516,7 +335,7 @@ class Agent:
             return
         record = self._describe()
         said = self._written
-        changed = said is None or msgspec.structs.replace(record, beat=said.beat, progress=said.progress) != said
+        changed = said is None or _news(record) != _news(said)
         if not changed and now - self._beat_at < BEAT_SECONDS:
             return
         record = msgspec.structs.replace(record, beat=self.me.beat + 1)
@@ -540,3 +359,9 @@ class Agent:
             leaving=self.leaving_since is not None,
             progress=runner.progress if runner else None,
         )
+
+
+def _news(record: records.WorkerRecord) -> tuple[records.WorkerRecord, int]:
+    """What is worth saying at once: everything but the beat and the steps within a generation."""
+    generation = record.progress.generation if record.progress else 0
+    return msgspec.structs.replace(record, beat=0, progress=None), generation

@@ -1,7 +1,7 @@
 """What one worker brings to one step: partial sums of gradients, and what its ESTs changed besides.
 
-It travels as one safetensors file whose metadata holds the structure as JSON. The round trip is exact to the bit for
-every dtype; reading it runs no code.
+It travels as one safetensors file in which one more tensor holds the structure as JSON. The round trip is exact to the
+bit for every dtype; reading it runs no code.
 """
 
 from __future__ import annotations
@@ -10,20 +10,18 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import safetensors
-import safetensors.torch
+import torch
 
 from ..errors import CorruptError
-from ..storage import trees
-from ..storage.packs import stored, unstored
+from ..storage import packs, trees
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from .reduction import Node
 
-_LENGTH_BYTES = 8
-"""A safetensors file begins with the length of its JSON header, little-endian."""
+_STRUCTURE = "structure"
+"""Name of the tensor of bytes that holds the skeleton and the true dtypes. No other tensor has a name like it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +59,10 @@ class Contribution:
             }
         )
         dtypes = {name: str(tensor.dtype).removeprefix("torch.") for name, tensor in tensors.items()}
-        metadata = {"contribution": json.dumps([skeleton, dtypes])}
-        return safetensors.torch.save({k: stored(t.contiguous()) for k, t in tensors.items()}, metadata)
+        structure = json.dumps([skeleton, dtypes]).encode()
+        host = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
+        host[_STRUCTURE] = torch.frombuffer(bytearray(structure), dtype=torch.uint8)
+        return packs.encode(host)
 
     @staticmethod
     def from_bytes(data: bytes) -> Contribution:
@@ -72,9 +72,9 @@ class Contribution:
             CorruptError: these bytes are no contribution.
         """
         try:
-            raw = safetensors.torch.load(data)
-            skeleton, dtypes = json.loads(_metadata(data)["contribution"])
-            tensors = {name: unstored(tensor, trees.DTYPES[dtypes[name]]) for name, tensor in raw.items()}
+            raw = packs.decode(data)
+            skeleton, dtypes = json.loads(raw.pop(_STRUCTURE).numpy().tobytes())
+            tensors = {name: packs.unstored(tensor, trees.DTYPES[dtypes[name]]) for name, tensor in raw.items()}
             tree = trees.restore(skeleton, tensors)
             return Contribution(
                 step=tree["step"],
@@ -84,11 +84,5 @@ class Contribution:
                 contexts=tree["contexts"],
                 buffers=tree["buffers"],
             )
-        except (safetensors.SafetensorError, LookupError, TypeError, ValueError) as error:
+        except (CorruptError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise CorruptError(f"not a contribution: {type(error).__name__}: {error}") from error
-
-
-def _metadata(data: bytes) -> Any:
-    """The free-form part of the header, which safetensors' reader does not hand out for bytes."""
-    length = int.from_bytes(data[:_LENGTH_BYTES], "little")
-    return json.loads(data[_LENGTH_BYTES : _LENGTH_BYTES + length])["__metadata__"]

@@ -18,7 +18,7 @@ from .checks import check_training
 from .contexts import Contexts, copy_all, copy_tree, require_like
 from .contribution import Contribution
 from .data import epoch_of
-from .flat import GradientLayout, GradientPool
+from .flat import FlatGradient, GradientLayout, GradientPool
 from .loader import Loader
 from .placement import to_device
 from .randomness import preserved, seed_build, seed_evaluation, seed_step, seed_update
@@ -99,7 +99,6 @@ class Engine:
         self._step = 0
         self._layout = GradientLayout(self._model.named_parameters(), spec.reduce)
         self._pool = GradientPool(self._layout, self._device)
-        self._average = self._layout.new(self._device)
         self._contexts = Contexts(self._model, training.est_state, spec)
         self._update = Update(training, spec, self._layout, self._device)
         pin = self._device.type == "cuda"
@@ -114,8 +113,8 @@ class Engine:
     def compute(self, ests: range) -> Contribution:
         """Run some ESTs' forward and backward passes on the state held, which stays as it is.
 
-        May be called again for other ESTs of the same step, or the same. The tensors of the contribution are valid
-        until `apply`.
+        May be called again for other ESTs of the same step, or the same. The tensors of the contribution are this
+        engine's, and valid until its `apply`: send `to_bytes()` to other engines.
 
         Raises:
             RemoteError: the dataset or `collate` raised.
@@ -130,9 +129,7 @@ class Engine:
         buffers: dict[str, Tensor] | None = None
         for est in ests:
             losses.append(self._run(est, self._loader.next(self._step, est)))
-            gradient = self._pool.take()
-            used = _either(used, self._layout.collect(gradient))
-            stack.push(gradient.flat)
+            used = _either(used, self._reduce(stack))
             context, shared = self._contexts.leave(est)
             if context is not None:
                 contexts[est] = context
@@ -156,6 +153,19 @@ class Engine:
             total += loss.detach()
         return total
 
+    def _reduce(self, stack: PartialStack) -> bytes:
+        """Move the gradients from `p.grad` to the stack; which parameters have one."""
+        left = stack.waiting()
+        there = self._pool.find(left) if left is not None else None
+        if there is None:
+            gradient = self._pool.take()
+            used = self._layout.collect(gradient)
+            stack.push(gradient.flat)
+        else:
+            used = self._layout.add(there)
+            stack.added()
+        return used
+
     def _autocast(self) -> AbstractContextManager[Any]:
         if self._spec.amp is None:
             return nullcontext()
@@ -170,12 +180,10 @@ class Engine:
         losses = self._losses(contributions)
         root = finish(self._sums(contributions), self._spec.ests)
         self._contexts.take(contributions)
-        for summed, average in zip(root, self._average.flat, strict=True):
-            torch.div(summed, self._spec.ests, out=average)
         used = bytes(len(self._layout.parameters))
         for contribution in contributions:
             used = _either(used, contribution.used)
-        self._layout.scatter(self._average, used)
+        self._layout.scatter(self._average(root), used)
         epoch, index = epoch_of(self._spec, self._step)
         seed_update(self._spec.seed, self._step)
         outcome = self._update.run(epoch_ends=index == self._spec.steps_per_epoch - 1)
@@ -192,6 +200,17 @@ class Engine:
             skipped=outcome.skipped,
         )
 
+    def _average(self, total: list[Tensor]) -> FlatGradient:
+        """The gradients' mean over the ESTs, in memory of the pool: in place if the sum lies there already."""
+        mean = self._pool.find(total)
+        if mean is None:
+            mean = self._pool.take()
+            for target, source in zip(mean.flat, total, strict=True):
+                target.copy_(source)
+        if self._spec.ests > 1:
+            torch._foreach_div_(mean.flat, self._spec.ests)
+        return mean
+
     def _losses(self, contributions: Sequence[Contribution]) -> list[float]:
         for contribution in contributions:
             if contribution.step != self._step:
@@ -203,7 +222,7 @@ class Engine:
 
     def _sums(self, contributions: Sequence[Contribution]) -> dict[tuple[int, int], list[Tensor]]:
         return {
-            node: [tensor.to(self._device) for tensor in value]
+            node: value if self._pool.find(value) else [tensor.to(self._device) for tensor in value]
             for contribution in contributions
             for node, value in contribution.nodes.items()
         }

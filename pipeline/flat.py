@@ -89,20 +89,43 @@ class GradientLayout:
         Raises:
             SpecError: a gradient is sparse.
         """
-        gradients = [p.grad for p in self.parameters]
-        there = [(view, g) for view, g in zip(out.views, gradients, strict=True) if g is not None]
-        for name, gradient in zip(self.names, gradients, strict=True):
-            if gradient is not None and gradient.layout != torch.strided:
+        targets, gradients, others = self._pair(out)
+        if others:
+            torch._foreach_zero_(others)
+        if gradients:
+            torch._foreach_copy_(targets, gradients)
+        return self._used_up()
+
+    def add(self, out: FlatGradient) -> bytes:
+        """As `collect` to other memory and then `out + that`, bit for bit, in `out`."""
+        targets, gradients, others = self._pair(out)
+        if others:
+            torch._foreach_add_(others, 0.0)  # -0.0 + 0.0 is 0.0
+        if gradients:
+            torch._foreach_add_(targets, gradients)
+        return self._used_up()
+
+    def _pair(self, out: FlatGradient) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+        """Views with a gradient, these gradients, and the views without one."""
+        targets, gradients, others = [], [], []
+        for name, parameter, view in zip(self.names, self.parameters, out.views, strict=True):
+            gradient = parameter.grad
+            if gradient is None:
+                others.append(view)
+            elif gradient.layout == torch.strided:
+                targets.append(view)
+                gradients.append(gradient)
+            else:
                 raise SpecError(
                     f"the gradient of parameter {name!r} is sparse ({gradient.layout})",
                     "use dense gradients, e.g. torch.nn.Embedding(..., sparse=False)",
                 )
-        if len(there) < len(gradients):
-            torch._foreach_zero_([v for v, g in zip(out.views, gradients, strict=True) if g is None])
-        if there:
-            torch._foreach_copy_([view for view, _ in there], [gradient for _, gradient in there])
+        return targets, gradients, others
+
+    def _used_up(self) -> bytes:
+        used = bytes(parameter.grad is not None for parameter in self.parameters)
         self.clear()
-        return bytes(gradient is not None for gradient in gradients)
+        return used
 
     def scatter(self, flat: FlatGradient, used: bytes) -> None:
         """Set `p.grad` from `flat`: views of it, or copies where the parameter's dtype is another.
@@ -132,9 +155,15 @@ class GradientPool:
             return self._all[-1]
         return self._free.pop()
 
+    def find(self, flat: list[Tensor]) -> FlatGradient | None:
+        """The one that has this memory, if it came from here."""
+        return next((gradient for gradient in self._all if gradient.flat is flat), None)
+
     def give_back(self, flat: list[Tensor]) -> None:
         """Nobody uses `flat`, which came from here, any more."""
-        self._free.extend(gradient for gradient in self._all if gradient.flat is flat)
+        gradient = self.find(flat)
+        assert gradient is not None
+        self._free.append(gradient)
 
     def reclaim(self) -> None:
         """Nobody uses any of them any more."""

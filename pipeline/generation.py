@@ -1,4 +1,4 @@
-"""The life of one member in one generation: compute, exchange, apply, decide, again. A coroutine without I/O of its own.
+"""The life of one member in one generation: compute, exchange, apply, decide, again. A coroutine without I/O.
 
 It yields wherever it has to wait or where messages should be let in, so the same code runs in a runner process and
 under a simulator's virtual clock. Dropping it at any yield leaves the replica at a whole state `S(t)`.

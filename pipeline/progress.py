@@ -1,4 +1,4 @@
-"""A running job on the terminal: a bar with step, loss, samples per second, workers and last commit; elsewhere, lines."""
+"""A running job on the terminal: a bar with step, loss, samples/s, workers and last commit; elsewhere, lines."""
 
 from __future__ import annotations
 

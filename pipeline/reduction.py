@@ -79,15 +79,36 @@ class PartialStack:
             raise ValueError(f"rank {self._next} does not exist among {self._total}")
         self._entries.append(((self._next, self._next + 1), leaf))
         self._next += 1
-        while len(self._entries) > 1 and self._top_two_make_a_node():
-            (_, hi), right = self._entries.pop()
+        self._fold()
+
+    def waiting(self) -> Value | None:
+        """The value that the next leaf would be added to at once, if there is one.
+
+        Whoever adds the leaf to it in place, instead of making a value to push, says so by `added`.
+        """
+        hi = self._next + 1
+        if self._entries and hi <= self._total and self._makes_a_node(self._entries[-1][0], hi):
+            return self._entries[-1][1]
+        return None
+
+    def added(self) -> None:
+        """The next rank's leaf has been added to `waiting()`."""
+        (lo, _), value = self._entries.pop()
+        self._next += 1
+        self._entries.append(((lo, self._next), value))
+        self._fold()
+
+    def _fold(self) -> None:
+        while len(self._entries) > 1 and self._makes_a_node(self._entries[-2][0], self._next):
+            _, right = self._entries.pop()
             (lo, _), left = self._entries.pop()
-            self._entries.append(((lo, hi), add_into_left(left, right)))
+            self._entries.append(((lo, self._next), add_into_left(left, right)))
             if self._recycle is not None:
                 self._recycle(right)
 
-    def _top_two_make_a_node(self) -> bool:
-        (lo, mid), (_, hi) = self._entries[-2][0], self._entries[-1][0]
+    def _makes_a_node(self, left: Node, hi: int) -> bool:
+        """Whether the left node's right sibling ends at `hi`."""
+        lo, mid = left
         return split(lo, hi) == mid and nodes_of(lo, hi, self._total) == [(lo, hi)]
 
     def nodes(self) -> dict[Node, Value]:

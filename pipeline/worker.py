@@ -22,7 +22,8 @@ from ..coordinator import keys, records, views
 from ..coordinator.lease import LeaseKeeper
 from ..coordinator.transactions import apply
 from ..errors import UnavailableError
-from . import agent as mind
+from . import actions
+from .agent import Agent
 from .joblogs import LogShipper
 from .process import RunnerProcess
 
@@ -79,7 +80,7 @@ class Worker:
             kind=device_kind(options.device),
             memory=memory_bytes(),
         )
-        self._agent = mind.Agent(me, hang_floor=options.hang_floor, grace=options.grace)
+        self._agent = Agent(me, hang_floor=options.hang_floor, grace=options.grace)
         self._keeper = LeaseKeeper(kv, options.ttl, self._on_lost)
         self._process: RunnerProcess | None = None
         self._shipper: LogShipper | None = None
@@ -185,16 +186,16 @@ class Worker:
         view = views.parse(self._kv.range(keys.job(name)))
         return assigned, view.jobs.get(name) or views.JobView(name)
 
-    def _act(self, actions: list[mind.Action]) -> None:
-        for action in actions:
-            if isinstance(action, mind.Write):
+    def _act(self, wanted: list[actions.Action]) -> None:
+        for action in wanted:
+            if isinstance(action, actions.Write):
                 self._agent.on_outcome(action.txn, apply(self._kv, action.txn))
-            elif isinstance(action, mind.Start):
+            elif isinstance(action, actions.Start):
                 self._start(action.prepare)
-            elif isinstance(action, mind.Exit):
+            elif isinstance(action, actions.Exit):
                 self._done = True
             elif self._process is not None:
-                if isinstance(action, mind.Send):
+                if isinstance(action, actions.Send):
                     self._process.send(action.message)
                 else:
                     self._process.signal(action.kind)

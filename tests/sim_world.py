@@ -20,8 +20,8 @@ from easyscale.coordinator.memory import MemoryKV
 from easyscale.coordinator.planner import Planner
 from easyscale.coordinator.transactions import apply
 from easyscale.errors import OutcomeUnknownError, UnavailableError
-from easyscale.pipeline import agent as mind
-from easyscale.pipeline import messages
+from easyscale.pipeline import actions, messages
+from easyscale.pipeline.agent import Agent
 from easyscale.pipeline.committer import About, Committer, Order, advance
 from easyscale.pipeline.generation import Generation
 from easyscale.pipeline.lanes import LocalLane, StoreLane
@@ -356,7 +356,7 @@ class SimWorker:
             kind="sim",
             memory=1,
         )
-        self.agent = mind.Agent(me, hang_floor=60.0, grace=20.0)
+        self.agent = Agent(me, hang_floor=60.0, grace=20.0)
         self.keeper = LeaseKeeper(world.kv, WORKER_TTL, lambda _: self.agent.on_lease(0), clock=lambda: world.now)
         self.runner: SimRunner | None = None
         self.tick()
@@ -384,18 +384,18 @@ class SimWorker:
             return
         self.act(agent.decide(assigned, job, now))
 
-    def act(self, actions: list[mind.Action]) -> None:
-        for action in actions:
-            if isinstance(action, mind.Write):
+    def act(self, wanted: list[actions.Action]) -> None:
+        for action in wanted:
+            if isinstance(action, actions.Write):
                 self.agent.on_outcome(action.txn, apply(self.world.kv, action.txn))
-            elif isinstance(action, mind.Start):
+            elif isinstance(action, actions.Start):
                 self.runner = SimRunner(self)
                 self.runner.hear(action.prepare)
-            elif isinstance(action, mind.Exit):
+            elif isinstance(action, actions.Exit):
                 self.alive = False
                 self.keeper.close()
             elif self.runner is not None:
-                if isinstance(action, mind.Send):
+                if isinstance(action, actions.Send):
                     self.runner.hear(action.message)
                 elif action.kind != "stacks":
                     self.runner_ends("killed by its agent")

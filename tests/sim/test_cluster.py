@@ -5,10 +5,13 @@ A failing seed replays with `pytest tests/sim/test_cluster.py -k "seed_17"`; its
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from sim_world import World
 
-SEEDS = 100
+FROM = int(os.environ.get("EASYSCALE_SIM_FROM", "0"))
+SEEDS = int(os.environ.get("EASYSCALE_SIM_SEEDS", "100"))
 FAULTY_SECONDS = 60.0
 PATIENCE_SECONDS = 120.0
 
@@ -73,7 +76,7 @@ def live_through_it(world: World) -> None:
         world.add_worker()
 
 
-@pytest.mark.parametrize("seed", range(SEEDS), ids=lambda seed: f"seed_{seed}")
+@pytest.mark.parametrize("seed", range(FROM, FROM + SEEDS), ids=lambda seed: f"seed_{seed}")
 def test_faults_never_show_in_the_bits_and_every_job_ends(seed: int) -> None:
     world = World(seed)
     try:

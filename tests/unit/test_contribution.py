@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 from easyscale.errors import CorruptError
 from easyscale.pipeline.contribution import Contribution
@@ -71,15 +73,13 @@ def test_damaged_bytes_are_refused_or_read_without_harm(data: st.DataObject) -> 
     flipped = bytearray(whole)
     header = 8 + int.from_bytes(whole[:8], "little")
     flipped[data.draw(st.integers(0, header - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    try:
+    with contextlib.suppress(CorruptError):
         Contribution.from_bytes(bytes(flipped))
-    except CorruptError:
-        pass
 
 
 def test_a_safetensors_file_that_is_no_contribution_is_refused() -> None:
-    import safetensors.torch
-
-    for metadata in (None, {"contribution": "3"}, {"contribution": '[{"dict": []}, {}]'}, {"contribution": "[[], {}]"}):
-        with pytest.raises(CorruptError):
-            Contribution.from_bytes(safetensors.torch.save({}, metadata))
+    for text in (b"3", b"{", b'[{"dict": []}, {}]', b"[[], {}]"):
+        structure = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+        for tensors in ({"structure": structure}, {"structure": structure.float()}, {"other": structure}):
+            with pytest.raises(CorruptError, match="not a contribution"):
+                Contribution.from_bytes(safetensors.torch.save(tensors))

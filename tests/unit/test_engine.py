@@ -10,6 +10,7 @@ import torch
 import toys
 from easyscale.errors import RemoteError
 from easyscale.pipeline import determinism
+from easyscale.pipeline.contribution import Contribution
 from easyscale.pipeline.flat import GradientLayout
 from easyscale.pipeline.training import Training
 from torch import Tensor, nn
@@ -171,11 +172,11 @@ def test_membership_may_change_at_every_step_and_in_the_middle_of_one() -> None:
         alone.run_local()
     for step in range(STEPS):
         parts = toys.ranges([(4,), (1, 3), (2, 2), (2, 1, 1)][step % 4])
-        contributions = [replica.compute(part) for replica, part in zip(replicas, parts, strict=False)]
+        sent = [replica.compute(part).to_bytes() for replica, part in zip(replicas, parts, strict=False)]
         if step == 3:  # the others vanish with what they had: the first one computes their ESTs too
-            contributions = [contributions[0], replicas[0].compute(range(2, 4))]
+            sent = [sent[0], replicas[0].compute(range(2, 4)).to_bytes()]
         for replica in replicas:
-            replica.apply(contributions[::-1])
+            replica.apply([Contribution.from_bytes(data) for data in reversed(sent)])
     assert {toys.digest(replica) for replica in replicas} == {toys.digest(alone)}
 
 
@@ -204,13 +205,28 @@ def test_a_gradient_of_minus_zero_is_still_minus_zero_after_one_est() -> None:
     parameter = nn.Parameter(torch.ones(2))
     layout = GradientLayout([("p", parameter)])
     (parameter * torch.tensor([-0.0, 0.0])).sum().backward()
-    out, average = (layout.new(torch.device("cpu")) for _ in range(2))
+    out = layout.new(torch.device("cpu"))
     used = layout.collect(out)
     assert parameter.grad is None
-    torch.div(out.flat[0], 1, out=average.flat[0])
-    layout.scatter(average, used)
+    layout.scatter(out, used)
     assert parameter.grad is not None
     assert torch.signbit(parameter.grad).tolist() == [True, False]
+
+
+def test_adding_in_place_gives_the_bits_of_collecting_and_adding() -> None:
+    parameters = [nn.Parameter(torch.ones(3, dtype=dtype)) for dtype in (torch.float32, torch.bfloat16, torch.float64)]
+    layout = GradientLayout([(str(p.dtype), p) for p in parameters])
+    left, right, added = (layout.new(torch.device("cpu")) for _ in range(3))
+    for out in (left, added):
+        parameters[0].grad = torch.tensor([-0.0, 1 / 3, -0.0])
+        parameters[1].grad = torch.tensor([-0.0, 1 / 3, 1e30], dtype=torch.bfloat16)
+        layout.collect(out)
+    for use, out in ((layout.collect, right), (layout.add, added)):
+        parameters[1].grad = torch.tensor([-0.0, 1e-3, 1e30], dtype=torch.bfloat16)
+        parameters[2].grad = torch.tensor([-0.0, 1 / 3, 1e30], dtype=torch.float64)
+        assert use(out) == bytes([0, 1, 1])
+    for a, b, c in zip(left.flat, right.flat, added.flat, strict=True):
+        assert (a + b).numpy().tobytes() == c.numpy().tobytes()
 
 
 def test_gradients_keep_their_parameters_memory_format_and_tied_or_frozen_ones_take_no_room() -> None:

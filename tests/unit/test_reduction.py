@@ -41,10 +41,16 @@ def by_definition(values: list[list[torch.Tensor]]) -> list[torch.Tensor]:
     return [a + b for a, b in zip(by_definition(values[:half]), by_definition(values[half:]), strict=True)]
 
 
-def partials(lo: int, hi: int, total: int) -> dict[tuple[int, int], list[torch.Tensor]]:
+def partials(lo: int, hi: int, total: int, in_place: bool = False) -> dict[tuple[int, int], list[torch.Tensor]]:
     stack = PartialStack(lo, total)
     for leaf in leaves(total)[lo:hi]:
-        stack.push(leaf)
+        left = stack.waiting()
+        if in_place and left is not None:
+            for a, b in zip(left, leaf, strict=True):
+                a += b
+            stack.added()
+        else:
+            stack.push(leaf)
     return stack.nodes()
 
 
@@ -58,12 +64,12 @@ def test_a_node_splits_after_the_largest_power_of_two_below_its_size(n: int, mid
     assert split(7, 7 + n) == 7 + mid
 
 
-@given(partitions())
+@given(partitions(), st.booleans())
 def test_any_partition_into_contiguous_ranges_gives_the_bits_of_the_whole(
-    partition: tuple[int, list[tuple[int, int]]],
+    partition: tuple[int, list[tuple[int, int]]], in_place: bool
 ) -> None:
     total, parts = partition
-    nodes = {node: value for lo, hi in parts for node, value in partials(lo, hi, total).items()}
+    nodes = {node: value for lo, hi in parts for node, value in partials(lo, hi, total, in_place).items()}
     before = {node: [tensor.clone() for tensor in value] for node, value in nodes.items()}
     assert same(finish(nodes, total), by_definition(leaves(total)))
     assert all(same(nodes[node], before[node]) for node in nodes), "finish changed what it was given"

@@ -1,0 +1,38 @@
+# Everything on a fresh machine: `make demo` runs the main job, `make test` passes all tests.
+PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3,$(shell command -v $(name))))
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test check simulate install clean
+
+install: $(STAMP)
+
+# Torch first and alone: it must come from the constraint, not as somebody's dependency.
+$(STAMP): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "error: no python3 found; install Python 3.11 or newer, or: make PYTHON=/path/to/python3"; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
+	mkdir -p $(VENV)/typing && ln -sfn $(CURDIR) $(VENV)/typing/easyscale
+	touch $@
+
+demo: install
+	$(BIN)/easyscale run examples/digits.py --workers 3
+
+check: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy -p easyscale
+
+test: check
+	$(BIN)/python -m pytest --durations=15
+
+# Long runs of the simulation: make simulate SEEDS=100000 FROM=0
+SEEDS ?= 2000
+FROM ?= 0
+simulate: install
+	EASYSCALE_SIM_FROM=$(FROM) EASYSCALE_SIM_SEEDS=$(SEEDS) $(BIN)/python -m pytest tests/sim -q -x
+
+clean:
+	rm -rf $(VENV) .easyscale .pytest_cache .mypy_cache .ruff_cache build *.egg-info

@@ -1,0 +1,147 @@
+"""What an agent knows of its runner, kept from what the runner says and from how it ends. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import structlog
+
+from . import actions, messages
+from .hang import HangWatch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..coordinator import records
+
+log = structlog.get_logger()
+
+TERM_SECONDS = 3.0
+"""From TERM to KILL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Yielded:
+    """The last `Yield` sent for the generation that runs."""
+
+    generation: int = 0
+    lost: frozenset[int] = frozenset()
+    drop: bool = False
+
+
+@dataclass(slots=True)
+class RunnerState:
+    """One runner process as its agent sees it.
+
+    Args:
+        job, spec: name and specification digest of the job it serves.
+        hang_floor: see `HangWatch`.
+        phase: `preparing` (imports, builds), `ready` (holds a state), `running` a generation, `stopping`.
+        held: step of the state it holds.
+        run: the generation it runs; started: the newest one it was ever given; stopped: why the last one ended.
+        told: the last `Yield` sent. pausing, leaving: it was told so. committing: it was asked for a commit.
+        publish, damaged: what it said and the store does not show yet.
+        hung: seconds without progress after which it was ended. term_at: when the next signal is due.
+    """
+
+    job: str
+    spec: str
+    hang_floor: float
+    phase: Literal["preparing", "ready", "running", "stopping"] = "preparing"
+    ready: messages.Ready | None = None
+    held: int = 0
+    run: messages.Run | None = None
+    started: int = 0
+    stopped: str = ""
+    told: Yielded | None = None
+    pausing: bool = False
+    leaving: bool = False
+    committing: bool = False
+    publish: messages.Publish | None = None
+    damaged: messages.Damaged | None = None
+    failed: messages.Failed | None = None
+    progress: records.Progress | None = None
+    hung: float = 0.0
+    term_at: float | None = None
+    _hangs: dict[str, HangWatch] = field(default_factory=dict)
+    _computing: str | None = None
+
+    def begins(self, what: str, now: float) -> None:
+        """A computation of some kind begins; kinds have deadlines of their own."""
+        self._computing = what
+        self._hangs.setdefault(what, HangWatch(floor=self.hang_floor)).begin(now)
+
+    def hear(self, message: messages.FromRunner, now: float) -> None:
+        """Take in what the runner says."""
+        if isinstance(message, messages.Computing):
+            self.begins(message.what, now)
+            return
+        if self._computing is not None:
+            self._hangs[self._computing].end(now)
+            self._computing = None
+        if isinstance(message, messages.Ready):
+            self.ready = message
+            self._enter("ready")
+        elif isinstance(message, messages.Stepped):
+            self.progress = message.progress
+            self.held = message.progress.step
+        elif isinstance(message, messages.Idle):
+            self.held, self.run, self.told, self.stopped = message.held, None, None, message.reason
+            self._enter("ready")
+            log.info("agent.runner_idle", job=self.job, held=message.held, reason=message.reason)
+        elif isinstance(message, messages.Publish):
+            self.publish = message
+        elif isinstance(message, messages.Committed):
+            self.committing = False
+        elif isinstance(message, messages.Damaged):
+            self.damaged = message
+        elif isinstance(message, messages.Failed):
+            self.failed = message
+
+    def _enter(self, phase: Literal["ready"]) -> None:
+        if self.phase != "stopping":  # what it said before it heard of it
+            self.phase = phase
+
+    def ending(self, how: str, leaving: bool) -> messages.Failed | None:
+        """How its end is to be counted; None for one that was told to stop.
+
+        Args:
+            how: signal or status of the process, with the last lines of its log.
+            leaving: the worker was told to go.
+        """
+        if self.failed is not None:
+            return self.failed
+        if self.phase == "stopping":
+            return None
+        if leaving:
+            return messages.Failed(cause="preempted", step=self.held, message=how)
+        if self.hung:
+            text = f"no progress for {self.hung:.0f} s; the runner was ended, its stacks are in its log"
+            return messages.Failed(cause="hang", step=self.held, message=text)
+        return messages.Failed(cause="died", step=self.held, message=how)
+
+    def stop(self, now: float) -> Iterator[actions.Action]:
+        """Tell it to exit; signals follow if it does not."""
+        self.phase = "stopping"
+        self.term_at = now + TERM_SECONDS
+        yield actions.Send(messages.Stop())
+
+    def deadlines(self, now: float, overdue: bool) -> Iterator[actions.Action]:
+        """End it when it hangs or does not stop, or when the worker should be gone (`overdue`)."""
+        if self.term_at is not None:
+            if now >= self.term_at:
+                self.term_at = now + TERM_SECONDS
+                yield actions.Signal("kill")
+            return
+        hanging = self._hangs[self._computing].hanging(now) if self._computing else None
+        if hanging is not None:
+            self.hung = hanging
+            self.term_at = now + TERM_SECONDS
+            log.error("agent.hang", job=self.job, seconds=round(hanging, 1), held=self.held)
+            yield actions.Signal("stacks")
+            yield actions.Signal("term")
+        elif overdue:
+            log.warning("agent.step_dropped", job=self.job, held=self.held)
+            self.term_at = now + TERM_SECONDS
+            yield actions.Signal("kill")
