@@ -20,8 +20,7 @@ from tenacity import Retrying, retry_if_exception, stop_before_delay, wait_rando
 
 from ..errors import AddressError, OutcomeUnknownError, UnavailableError
 from . import processes
-from .kv import CALL_DEADLINE, KeyValue, Put, TxnResult
-from .memory import refuse_repeated_keys
+from .kv import CALL_DEADLINE, KeyValue, Put, TxnResult, refuse_repeated_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -18,8 +18,7 @@ from urllib.parse import unquote, urlsplit
 from tenacity import Retrying, retry_if_exception_type, stop_before_delay
 
 from ..errors import AddressError, OutcomeUnknownError, UnavailableError
-from .kv import CALL_DEADLINE, KeyValue, Put, TxnResult
-from .memory import refuse_repeated_keys
+from .kv import CALL_DEADLINE, KeyValue, Put, TxnResult, refuse_repeated_keys
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC would print every lost connection on stderr
 

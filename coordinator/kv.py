@@ -69,9 +69,32 @@ def unchanged(kv: KeyValue) -> Compare:
     return Compare(kv.key, "mod", kv.mod_revision)
 
 
+def refuse_repeated_keys(operations: Sequence[Put | Delete]) -> None:
+    """Refuse a transaction that writes a key twice, as etcd does: which write would count is not defined.
+
+    Raises:
+        ValueError: names the key.
+    """
+    deletes = [operation for operation in operations if isinstance(operation, Delete)]
+    seen: set[str] = set()
+    for operation in operations:
+        if isinstance(operation, Put):
+            if operation.key in seen or any(covers(delete, operation.key) for delete in deletes):
+                raise ValueError(f"key {operation.key!r} is written twice in one transaction")
+            seen.add(operation.key)
+
+
+def covers(delete: Delete, key: str) -> bool:
+    """Whether the operation removes the key."""
+    return key.startswith(delete.key) if delete.prefix else key == delete.key
+
+
 @runtime_checkable
 class Watch(Protocol):
-    """A hint that something under the watched prefixes may have changed. Losing one must cost only time."""
+    """A hint that something under the watched prefixes may have changed. Losing one must cost only time.
+
+    It may also wake for nothing, as when it has just been opened.
+    """
 
     def wait(self, timeout: float) -> bool:
         """Block up to `timeout` seconds; True when woken by a (possible) change since the last call."""
@@ -84,7 +107,10 @@ class Watch(Protocol):
 
 @runtime_checkable
 class KeyValueStore(Protocol):
-    """Keys are ASCII text, values small (under 100 KB). Safe for use from several threads."""
+    """Keys are ASCII text, values small (under 100 KB). Safe for use from several threads.
+
+    Any call may also raise `AddressError`, when the store refuses us for good or is gone: retrying does not help.
+    """
 
     @property
     def address(self) -> str:
@@ -107,6 +133,7 @@ class KeyValueStore(Protocol):
         """If every comparison holds, apply every operation, atomically. A key may be written only once.
 
         Raises:
+            ValueError: a key is written twice.
             OutcomeUnknownError: sent and not answered; it may have been applied.
             UnavailableError: certainly not applied (nothing was sent), or a Put names a lease that is gone.
         """

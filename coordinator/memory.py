@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from ..errors import UnavailableError
-from .kv import Delete, KeyValue, Put, TxnResult
+from .kv import Delete, KeyValue, Put, TxnResult, covers, refuse_repeated_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -139,7 +139,7 @@ class MemoryKV:
                 )
                 changed.append(operation.key)
             else:
-                gone = [key for key in self._keys if _covers(operation, key)]
+                gone = [key for key in self._keys if covers(operation, key)]
                 for key in gone:
                     del self._keys[key]
                 changed += gone
@@ -180,22 +180,3 @@ class MemoryWatch:
     def _until_a_lease_ends(self) -> float:
         deadlines = [lease.deadline for lease in self._store._leases.values()]  # noqa: SLF001
         return min(deadlines) - self._store._clock() if deadlines else float("inf")  # noqa: SLF001
-
-
-def refuse_repeated_keys(operations: Sequence[Put | Delete]) -> None:
-    """Refuse a transaction that writes a key twice, as etcd does: which write would count is not defined.
-
-    Raises:
-        ValueError: names the key.
-    """
-    deletes = [operation for operation in operations if isinstance(operation, Delete)]
-    seen: set[str] = set()
-    for operation in operations:
-        if isinstance(operation, Put):
-            if operation.key in seen or any(_covers(delete, operation.key) for delete in deletes):
-                raise ValueError(f"key {operation.key!r} is written twice in one transaction")
-            seen.add(operation.key)
-
-
-def _covers(delete: Delete, key: str) -> bool:
-    return key.startswith(delete.key) if delete.prefix else key == delete.key

@@ -175,7 +175,8 @@ class Engine:
         """Move the state on by one step with the contributions of all workers, in any order.
 
         Raises:
-            ValueError: they are of another step, or some EST is missing; the state has not changed.
+            ValueError: they are of another step, or some EST is missing; the state has not changed. After any other
+                exception (from the optimizer, say) this replica holds no valid state any more.
         """
         losses = self._losses(contributions)
         root = finish(self._sums(contributions), self._spec.ests)

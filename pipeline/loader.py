@@ -197,8 +197,13 @@ class Loader:
             raise ValueError(f"step {step} of EST {est} was asked for, but {self._next} is next")
         try:
             answer = next(self._answers, None)
+        except (RuntimeError, OSError, EOFError) as error:
+            # The dataset's own errors are answers, so this is the pool's. What a dead process had fetched cannot be
+            # read either: its memory is handed over on request.
+            self.close()
+            raise RuntimeError(f"a loader process died (out of memory, or killed?): {error}") from error
         except BaseException:
-            self.close()  # a pool that lost a process cannot be started again
+            self.close()
             raise
         if answer is None:
             raise ValueError(f"step {step} was asked for, but the job ends after {self._spec.total_steps} steps")

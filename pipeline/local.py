@@ -54,9 +54,8 @@ class LocalCluster:
         self._started = [0.0] * len(self._devices)
         self._quick = [0] * len(self._devices)
         self._kv = open_kv(settings.kv)
-        self._coordinator = threading.Thread(
-            target=Coordinator(open_kv(settings.kv)).run, args=(self._stop,), name="easyscale-coordinator", daemon=True
-        )
+        self._failure: BaseException | None = None
+        self._coordinator = threading.Thread(target=self._coordinate, name="easyscale-coordinator", daemon=True)
 
     def __enter__(self) -> LocalCluster:
         self._coordinator.start()
@@ -75,8 +74,16 @@ class LocalCluster:
         """Process ids of the living workers."""
         return [worker.pid for worker in self._workers if worker is not None and worker.poll() is None]
 
+    def _coordinate(self) -> None:
+        try:
+            Coordinator(open_kv(self._settings.kv)).run(self._stop)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, `watch_over` raises it
+            self._failure = error
+
     def watch_over(self) -> None:
-        """Replace workers that have died. Call it now and then."""
+        """Replace workers that have died; raise what the coordinator died of. Call it now and then."""
+        if self._failure is not None:
+            raise self._failure
         now = time.monotonic()
         for index, worker in enumerate(self._workers):
             if worker is None or worker.poll() is None:

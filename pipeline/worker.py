@@ -22,7 +22,7 @@ from ..coordinator import keys, records, views
 from ..coordinator.lease import LeaseKeeper
 from ..coordinator.transactions import apply
 from ..errors import UnavailableError
-from . import actions
+from . import actions, messages
 from .agent import Agent
 from .joblogs import LogShipper
 from .process import RunnerProcess
@@ -32,13 +32,12 @@ if TYPE_CHECKING:
 
     from ..coordinator.kv import KeyValueStore
     from ..storage.objects import ObjectStore
-    from . import messages
 
 log = structlog.get_logger()
 
 LEASE_SECONDS = 10.0
-POLL_SECONDS = 0.5
-TICK_SECONDS = 0.1
+POLL_SECONDS = 0.25
+TICK_SECONDS = 0.05
 SHIP_SECONDS = 2.0
 
 
@@ -85,6 +84,8 @@ class Worker:
         self._process: RunnerProcess | None = None
         self._shipper: LogShipper | None = None
         self._shipped_at = 0.0
+        self._looked_at = float("-inf")
+        self._look_now = False
         self._done = False
         self._signals = 0
 
@@ -102,7 +103,10 @@ class Worker:
         try:
             while not self._done:
                 self._take_in()
-                self._look()
+                if self._look_now or time.monotonic() - self._looked_at >= POLL_SECONDS:
+                    self._look()
+                else:
+                    self._act(self._agent.deadlines(time.monotonic()))
         finally:
             if self._process is not None:
                 self._process.signal("kill")
@@ -116,7 +120,11 @@ class Worker:
         self._signals += 1
         if self._signals > 1:
             self._done = True
-        self._events.put(self._agent.on_leave)
+        self._events.put(self._leave)
+
+    def _leave(self, now: float) -> None:
+        self._agent.on_leave(now)
+        self._look_now = True
 
     # ---- events in
 
@@ -135,12 +143,19 @@ class Worker:
         watch = self._kv.watch(keys.assigned(self.id), keys.JOBS)
         while not self._done:
             if watch.wait(POLL_SECONDS):
-                self._events.put(_nothing)
+                self._events.put(self._wake)
         watch.close()
 
+    def _wake(self, _: float) -> None:
+        self._look_now = True
+
     def _on_lost(self, reason: str) -> None:
-        self._events.put(lambda _: self._agent.on_lease(0))
         log.warning("worker.lease_lost", worker=self.id, reason=reason)
+        self._events.put(self._lost)
+
+    def _lost(self, _: float) -> None:
+        self._agent.on_lease(0)
+        self._look_now = True
 
     def _on_message(self, process: list[RunnerProcess], message: messages.FromRunner) -> None:
         self._events.put(lambda now: self._heard(process, message, now))
@@ -148,18 +163,22 @@ class Worker:
     def _heard(self, process: list[RunnerProcess], message: messages.FromRunner, now: float) -> None:
         if self._process in process:  # an earlier runner's last words do not count
             self._agent.on_message(message, now)
+            # Several of these come with every step, and none of them calls for a look at the store.
+            self._look_now |= not isinstance(message, messages.Computing | messages.Waiting | messages.Stepped)
 
     def _exited(self, process: list[RunnerProcess], how: str) -> None:
         if self._process in process:
             self._process = None
             self._ship(last=True)
             self._agent.on_exit(how)
+            self._look_now = True
 
     # ---- looking and doing
 
     def _look(self) -> None:
         """One round: keep the lease, read the store, decide, do."""
-        now = time.monotonic()
+        now = self._looked_at = time.monotonic()
+        self._look_now = False
         try:
             self._hold_lease()
             assigned, job = self._picture()
@@ -189,7 +208,9 @@ class Worker:
     def _act(self, wanted: list[actions.Action]) -> None:
         for action in wanted:
             if isinstance(action, actions.Write):
-                self._agent.on_outcome(action.txn, apply(self._kv, action.txn))
+                outcome = apply(self._kv, action.txn)
+                self._agent.on_outcome(action.txn, outcome)
+                self._look_now |= outcome == "yes" and action.txn.tag != "record"
             elif isinstance(action, actions.Start):
                 self._start(action.prepare)
             elif isinstance(action, actions.Exit):
@@ -222,10 +243,6 @@ class Worker:
         if self._shipper is not None and (last or now - self._shipped_at >= SHIP_SECONDS):
             self._shipped_at = now
             self._shipper.ship()
-
-
-def _nothing(_: float) -> None:
-    """A wake-up."""
 
 
 def device_kind(device: str) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import secrets
 import time
 from contextlib import contextmanager, suppress
@@ -18,14 +17,13 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from ..errors import AddressError, NotFoundError, OutcomeUnknownError, UnavailableError
+from .objects import KEY_PATTERN, check_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from .objects import Data
 
-KEY_PATTERN = re.compile(r"(?!.*(?:^|/)\.{1,2}(?:/|$))[A-Za-z0-9._-]+(?:/[A-Za-z0-9._-]+)*")
-"""Keys that mean the same to every store: ASCII, no empty, `.` or `..` part."""
 
 TEMPORARY = "~tmp"
 """Folder of unfinished writes: on the file system of the objects, and `~` can be in no key."""
@@ -35,16 +33,6 @@ ABANDONED_AFTER = 24 * 3600.0
 
 PLACE_ATTEMPTS = 10
 """How often a folder may be removed by `delete` of its last object just before we move a new one into it."""
-
-
-def check_key(key: str) -> None:
-    """Refuse a key that is not portable. Keys are made by us, never by the user, so it is a bug of ours.
-
-    Raises:
-        ValueError: not of the form `KEY_PATTERN`.
-    """
-    if not KEY_PATTERN.fullmatch(key):
-        raise ValueError(f"object key {key!r}: parts of [A-Za-z0-9._-], separated by single '/', none '.' or '..'")
 
 
 class FileStore:

@@ -6,6 +6,7 @@ import threading
 from typing import TYPE_CHECKING, ClassVar
 
 from ..errors import NotFoundError
+from .objects import check_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,10 +38,12 @@ class MemoryStore:
 
     def put(self, key: str, data: Data, *, durable: bool = True) -> None:  # noqa: ARG002
         """See `ObjectStore.put`."""
+        check_key(key)
         self._objects[key] = bytes(data)
 
     def create(self, key: str, data: Data) -> bool:
         """See `ObjectStore.create`."""
+        check_key(key)
         with self._lock:
             if key in self._objects:
                 return False

@@ -6,6 +6,7 @@ An implementation guarantees that `put` and `create` are atomic (a reader sees a
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from urllib.parse import unquote, urlsplit
@@ -18,9 +19,23 @@ if TYPE_CHECKING:
     Data = bytes | bytearray | memoryview
 
 
+KEY_PATTERN = re.compile(r"(?!.*(?:^|/)\.{1,2}(?:/|$))[A-Za-z0-9._-]+(?:/[A-Za-z0-9._-]+)*")
+"""Keys that mean the same to every store: ASCII, no empty, `.` or `..` part."""
+
+
+def check_key(key: str) -> None:
+    """Refuse a key that is not portable. Keys are made by us, never by the user, so it is a bug of ours.
+
+    Raises:
+        ValueError: not of the form `KEY_PATTERN`.
+    """
+    if not KEY_PATTERN.fullmatch(key):
+        raise ValueError(f"object key {key!r}: parts of [A-Za-z0-9._-], separated by single '/', none '.' or '..'")
+
+
 @runtime_checkable
 class ObjectStore(Protocol):
-    """Flat key -> bytes. Keys are ASCII `[A-Za-z0-9._/-]`, without leading slash."""
+    """Flat key -> bytes. Keys are as `check_key` wants them."""
 
     @property
     def address(self) -> str:

@@ -32,7 +32,7 @@ from botocore.parsers import ResponseParserError
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_before_delay, wait_exponential, wait_random
 
 from ..errors import AddressError, EasyScaleError, NotFoundError, OutcomeUnknownError, UnavailableError
-from .files import KEY_PATTERN, check_key
+from .objects import KEY_PATTERN, check_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

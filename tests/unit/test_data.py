@@ -179,7 +179,7 @@ def test_loader_processes_survive_an_interrupt_and_their_death_by_sigterm_is_an_
         process.send_signal(signal.SIGINT)
         assert int(loaders[0].next(0, 1)[0][1][0]) == process.pid
         process.terminate()
-        with pytest.raises(RuntimeError, match=r"DataLoader worker .* exited unexpectedly"):
+        with pytest.raises(RuntimeError, match="a loader process died"):
             drain(loaders[0], 0, range(2, 4))
         assert not process.is_running()
         loaders[0].start(1, range(4))

@@ -1,0 +1,311 @@
+"""A cluster of real processes for one test: coordinators, workers and `easyscale run`, to be killed, stopped and woken.
+
+Every process carries a mark in its environment, which its children inherit: so whatever is left of the cluster can be
+found, runners and loaders included. All of them end with the cluster, and with the test process however that ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import time
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+import psutil
+from easyscale.coordinator.kv import open_kv
+from easyscale.pipeline.inspect import inspect_script
+from easyscale.pipeline.submit import Handle, Result, place
+from easyscale.pipeline.summary import Summary, read_job, summarize
+from easyscale.settings import file_address
+from easyscale.storage import commits
+from easyscale.storage.blobs import get_blob
+from easyscale.storage.objects import open_store
+
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Callable, Iterator, Mapping
+    from types import TracebackType
+
+    from easyscale.coordinator.views import JobView
+    from easyscale.pipeline.bundle import Bundle
+    from easyscale.pipeline.spec import JobSpec
+
+MARK = "EASYSCALE_TEST_CLUSTER"
+JOBS = Path(__file__).parent / "e2e" / "jobs"
+MORTAL = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
+"""Makes a process end with us. Not by `preexec_fn`: no Python may run between fork and exec beside gRPC's threads."""
+
+TTL = 2.0
+PATIENCE = 90.0
+"""Seconds for a condition to come true: only a bug, or a machine in deep trouble, uses them up."""
+
+TAIL_LINES = 60
+
+
+class Done(NamedTuple):
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def last(self) -> dict[str, Any]:
+        """The JSON object on its last line."""
+        found: dict[str, Any] = json.loads(self.out.splitlines()[-1])
+        return found
+
+
+class Process:
+    """One of the cluster's processes, in a session of its own, its output in files."""
+
+    def __init__(self, command: list[str], folder: Path, env: Mapping[str, str], log: Path) -> None:
+        self.log = log
+        self._out = log.with_suffix(".out")
+        with log.open("wb") as err, self._out.open("wb") as out:
+            self._process = subprocess.Popen(
+                [*MORTAL, *command],
+                cwd=folder,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
+    def children(self) -> list[psutil.Process]:
+        """The living children: the runner of a worker, the workers of `easyscale run`."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return [child for child in psutil.Process(self.pid).children() if child.status() != psutil.STATUS_ZOMBIE]
+        return []
+
+    @property
+    def text(self) -> str:
+        """What it has written to standard error."""
+        return self.log.read_text(errors="replace")
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to this process alone."""
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL, and reap it."""
+        self._process.kill()
+        self._process.wait()
+
+    def wait(self, timeout: float = PATIENCE) -> Done:
+        """Wait until it has ended."""
+        code = self._process.wait(timeout)
+        return Done(code, self._out.read_text(errors="replace"), self.text)
+
+    @property
+    def running(self) -> bool:
+        """Whether it lives."""
+        return self._process.poll() is None
+
+
+class Cluster:
+    """Processes that share a key-value store and an object store.
+
+    Args:
+        folder: for logs, caches and, by default, both stores.
+        kv, store: addresses; default: below `folder`.
+        env: for all processes.
+    """
+
+    def __init__(
+        self, folder: Path, kv: str | None = None, store: str | None = None, env: Mapping[str, str] | None = None
+    ) -> None:
+        self.folder = folder
+        self.kv_address = kv or file_address(folder / "kv.sqlite")
+        self.store_address = store or file_address(folder / "store")
+        self._mark = secrets.token_hex(8)
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("EASYSCALE_", "JOB_"))}
+        self._env = kept | {
+            MARK: self._mark,
+            "EASYSCALE_KV": self.kv_address,
+            "EASYSCALE_STORE": self.store_address,
+            "EASYSCALE_FOLDER": str(folder / "local"),
+            "HOME": str(folder),  # no settings file of the machine's
+            "PYTHONDONTWRITEBYTECODE": "1",
+            **(env or {}),
+        }
+        self._started: list[Process] = []
+        self._logs = folder / "logs"
+        self._logs.mkdir(parents=True)
+        self.kv = open_kv(self.kv_address)
+        with _environment(env or {}):  # credentials
+            self.store = open_store(self.store_address)
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        """Kill our own processes; their children must follow by themselves."""
+        for process in self._started:
+            process.kill()
+        try:
+            if kind is None:
+                self.assert_nothing_left()
+        finally:
+            self.kill_all()
+            self.kv.close()
+
+    # ---- processes
+
+    def coordinator(self) -> Process:
+        """Start `easyscale coordinator`."""
+        return self.start("coordinator", name="coordinator")
+
+    def worker(self, name: str, *options: str, ttl: float = TTL, folder: Path | None = None, **env: str) -> Process:
+        """Start `easyscale worker`.
+
+        Args:
+            options: more of its options. folder: its local folder; default: one of its own.
+            env: more of its environment.
+        """
+        local = folder or self.folder / "workers" / f"{name}-{len(self._started)}"
+        return self.start("worker", "--name", name, "--ttl", str(ttl), "--folder", str(local), *options, name=name, **env)
+
+    def run(self, script: Path, *options: str, workers: int = 1, **env: str) -> Process:
+        """Start `easyscale run SCRIPT -o json`."""
+        return self.start("run", str(script), "--workers", str(workers), "-o", "json", *options, name="run", **env)
+
+    def start(self, *arguments: str, name: str, **env: str) -> Process:
+        """Start an `easyscale` command in the background."""
+        return self.python("-P", "-m", "easyscale.pipeline.cli", *arguments, name=name, **env)
+
+    def python(self, *arguments: str, name: str, **env: str) -> Process:
+        """Start a Python process in the background."""
+        elsewhere = self.folder / "elsewhere"  # nothing must depend on the current folder
+        elsewhere.mkdir(exist_ok=True)
+        log = self._logs / f"{len(self._started):02d}-{name}.log"
+        process = Process([sys.executable, *arguments], elsewhere, {**self._env, **env}, log)
+        self._started.append(process)
+        return process
+
+    def command(self, *arguments: str, **env: str) -> Done:
+        """Run an `easyscale` command to its end."""
+        return self.start(*arguments, name=arguments[0], **env).wait()
+
+    def left(self) -> list[psutil.Process]:
+        """All living processes of this cluster, children of children too."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                if process.status() != psutil.STATUS_ZOMBIE and process.environ().get(MARK) == self._mark:
+                    found.append(process)
+        return found
+
+    def kill_all(self) -> None:
+        """SIGKILL to everything at once, in no particular order."""
+        left = self.left()
+        for process in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(left, timeout=10)
+
+    def assert_nothing_left(self, patience: float = 10.0) -> None:
+        """Whatever the killed and the ended ones had started has ended too."""
+        deadline = time.monotonic() + patience
+        while left := self.left():
+            if time.monotonic() > deadline:
+                lines = [f"{process.pid} {' '.join(process.cmdline())[:200]}" for process in left]
+                raise AssertionError("left running:\n" + "\n".join(lines))
+            time.sleep(0.05)
+
+    # ---- jobs
+
+    def submit(self, script: Path, **settings: Any) -> str:
+        """Submit a script's job; its name. Each script is read only once per session: that takes seconds."""
+        spec, bundle = inspected(script)
+        spec = msgspec.structs.replace(spec, **settings)
+        place(self.kv, self.store, spec, bundle)
+        return spec.name
+
+    def view(self, job: str) -> JobView:
+        """The job's records as they are now."""
+        found = read_job(self.kv, job)
+        assert found is not None
+        return found
+
+    def job(self, job: str) -> Summary:
+        """The job as it is now."""
+        return summarize(self.view(job))
+
+    def until(self, job: str, condition: Callable[[Summary], Any], patience: float = PATIENCE) -> Summary:
+        """Wait until the job is as described."""
+        deadline = time.monotonic() + patience
+        while True:
+            view = read_job(self.kv, job)
+            if view is not None and condition(summarize(view)):
+                return summarize(view)
+            if time.monotonic() > deadline:
+                raise AssertionError(f"after {patience} s: {summarize(view) if view else 'no such job'}")
+            time.sleep(0.02)
+
+    def until_step(self, job: str, step: int) -> Summary:
+        """Wait until somebody has that many steps behind it, by what the members say of themselves."""
+        return self.until(job, lambda now: now.state == "done" or max(now.step, self.reached(job)) >= step)
+
+    def reached(self, job: str) -> int:
+        """The newest step that any living member has told of."""
+        from easyscale.coordinator import keys, views
+
+        workers = views.parse(self.kv.range(keys.WORKERS)).workers.values()
+        return max((w.value.progress.step for w in workers if w.value.job == job and w.value.progress), default=0)
+
+    def result(self, job: str, timeout: float = PATIENCE) -> Result:
+        """Wait for the job's end, as its submitter would."""
+        return Handle(job, self.kv).result(timeout)
+
+    def history(self, manifest: str) -> list[bytes]:
+        """What was recorded of every step, along the chain of commits that ends with this one: a JSON line each."""
+        blobs = [commit.history for _, commit in commits.chain(self.store, manifest)]
+        return [line for blob in reversed(blobs) if blob for line in get_blob(self.store, blob).splitlines()]
+
+    def state(self, manifest: str) -> Any:
+        """The state of a commit."""
+        return commits.read_commit(self.store, manifest)[1]
+
+    def logs(self) -> str:
+        """The ends of all logs, for a test that failed."""
+        parts = []
+        for path in sorted([*self._logs.glob("*.log"), *self.folder.glob("local/**/*.log"), *self.folder.glob("workers/**/*.log")]):
+            lines = path.read_text(errors="replace").splitlines()
+            parts.append(f"==> {path.relative_to(self.folder)} <==\n" + "\n".join(lines[-TAIL_LINES:]))
+        return "\n\n".join(parts)
+
+
+@cache
+def inspected(script: Path) -> tuple[JobSpec, Bundle]:
+    """See `inspect_script`."""
+    return inspect_script(script)
+
+
+@contextlib.contextmanager
+def _environment(env: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in env}
+    os.environ.update(env)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -1,0 +1,123 @@
+"""Whoever is killed -9, whenever: the job goes on, and comes to the bits of the undisturbed run."""
+
+from __future__ import annotations
+
+import random
+import signal
+from typing import TYPE_CHECKING
+
+import psutil
+from cluster import JOBS
+
+if TYPE_CHECKING:
+    from cluster import Cluster, Process
+    from reference import Reference
+
+SMALL = JOBS / "small.py"
+
+
+def test_workers_killed_at_random_moments_are_replaced_while_the_others_go_on(
+    cluster: Cluster, reference: Reference
+) -> None:
+    chance = random.Random(1)
+    cluster.coordinator()
+    workers = [cluster.worker(f"w{i}", JOB_PACE="0.04") for i in range(2)]
+    job = cluster.submit(SMALL)
+    cluster.until(job, lambda now: len(now.workers) == 2)
+    killed = 0
+    while (now := cluster.job(job)).state != "done" and killed < 3:
+        cluster.until_step(job, cluster.reached(job) + chance.randint(1, 9))
+        victim = workers.pop(chance.randrange(2))
+        victim.kill()
+        killed += 1
+        workers.append(cluster.worker(f"w{1 + killed}", JOB_PACE="0.04"))
+        lost = now.generation
+        cluster.until(job, lambda now, lost=lost: now.state == "done" or now.generation > lost)
+        cluster.until(job, lambda now: now.state == "done" or len(now.workers) == 2)
+    assert killed == 3
+    result = cluster.result(job)
+    after = cluster.job(job)
+    assert after.attempts["died"] == len(after.recoveries) == killed
+    reference.assert_same(cluster, result.manifest, result.state_digest)
+
+
+def test_everything_killed_at_random_moments_and_rerun_comes_to_the_same_bits(
+    cluster: Cluster, reference: Reference
+) -> None:
+    chance = random.Random(2)
+
+    def start() -> Process:
+        return cluster.run(SMALL, workers=2, JOB_PACE="0.01")
+
+    heads = [0]
+    for moment in (chance.randint(1, 20), chance.randint(30, 45), chance.randint(60, 75)):
+        run = start()
+        cluster.until_step("small", max(moment, heads[-1] + 1))
+        if len(heads) == 2:
+            run.kill()  # the command alone: its workers, and their runners, die with it
+            cluster.assert_nothing_left()
+        else:
+            cluster.kill_all()
+        heads.append(cluster.job("small").committed)
+    done = start().wait()
+    assert done.code == 0
+    assert heads == sorted(heads)
+    assert 0 < heads[-1] < 80
+    reference.assert_same(cluster, done.last["manifest"], done.last["state_digest"])
+
+
+def test_everything_killed_while_it_starts_does_no_harm(cluster: Cluster, reference: Reference) -> None:
+    run = cluster.run(SMALL, workers=2)
+    cluster.until("small", lambda now: True)  # the job exists: its workers are just being started
+    run.kill()
+    cluster.assert_nothing_left()
+    assert cluster.job("small").committed == 0
+    done = cluster.run(SMALL).wait()
+    assert done.code == 0
+    reference.assert_same(cluster, done.last["manifest"], done.last["state_digest"])
+
+
+def test_a_runner_killed_under_a_living_agent_is_counted_and_replaced(cluster: Cluster, reference: Reference) -> None:
+    cluster.coordinator()
+    workers = [cluster.worker(f"w{i}", JOB_PACE="0.03") for i in range(2)]
+    job = cluster.submit(SMALL)
+    cluster.until(job, lambda now: len(now.workers) == 2)
+    cluster.until_step(job, 12)
+    (runner,) = workers[0].children
+    runner.send_signal(signal.SIGKILL)
+    cluster.until(job, lambda now: now.attempts.get("died") == 1)
+    result = cluster.result(job)
+    assert workers[0].running
+    after = cluster.job(job)
+    assert after.attempts == {"died": 1}
+    assert [recovery.steps_recomputed for recovery in after.recoveries] == [1]
+    reference.assert_same(cluster, result.manifest, result.state_digest)
+
+
+def test_loader_processes_end_with_a_runner_that_is_killed(cluster: Cluster, reference: Reference) -> None:
+    cluster.coordinator()
+    worker = cluster.worker("w0", JOB_PACE="0.02")
+    job = cluster.submit(SMALL, loaders=2)
+    cluster.until_step(job, 5)
+    (runner,) = worker.children
+    loaders = runner.children(recursive=True)
+    assert len(loaders) >= 2
+    runner.send_signal(signal.SIGKILL)
+    _, alive = psutil.wait_procs([runner, *loaders], timeout=20)
+    assert alive == []
+    result = cluster.result(job)
+    reference.assert_same(cluster, result.manifest, result.state_digest)
+
+
+def test_a_step_that_always_kills_its_runner_fails_the_job_with_evidence(cluster: Cluster) -> None:
+    cluster.coordinator()
+    cluster.worker("w0", JOB_FAULT="die:5")
+    job = cluster.submit(SMALL, retries=type(cluster.spec(SMALL).retries)(died=1))
+    now = cluster.until(job, lambda now: now.state == "failed")
+    assert now.attempts == {"died": 2}
+    assert "step 5 " in now.reason
+    assert "quarantined" in now.reason
+    assert "SIGKILL" in now.reason
+    failure = cluster.view(job).status.value.failure
+    assert (failure.cause, failure.step) == ("died", 5)
+    assert "w0-" in failure.worker

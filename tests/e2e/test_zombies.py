@@ -1,0 +1,64 @@
+"""A worker that was asleep while its lease ran out can compute, but not publish."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import TYPE_CHECKING
+
+from cluster import JOBS, PATIENCE
+from easyscale.pipeline.joblogs import read
+from easyscale.storage.commits import read_marker
+
+if TYPE_CHECKING:
+    from cluster import Cluster
+    from reference import Reference
+
+COMMIT = 30
+"""The zombie's commit; the next one is at step 60, long after it was woken."""
+
+
+def test_a_worker_woken_after_its_lease_ran_out_is_refused_and_says_so(cluster: Cluster, reference: Reference) -> None:
+    cluster.coordinator()
+    workers = {name: cluster.worker(name, JOB_PACE="0.05") for name in ("w0", "w1")}
+    job = cluster.submit(JOBS / "small.py", commit_every=COMMIT)
+    now = cluster.until(job, lambda now: len(now.workers) == 2)
+    zombie = now.workers[0]  # slot 0 publishes
+    agent = workers[zombie.partition("-")[0]]
+    (runner,) = agent.children
+    cluster.until_step(job, COMMIT - 5)
+
+    agent.signal(signal.SIGSTOP)
+    deadline = time.monotonic() + PATIENCE
+    while read_marker(cluster.store, job, COMMIT) is None:  # written: its runner now wants it published
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    runner.send_signal(signal.SIGSTOP)
+    lost = cluster.until(job, lambda now: len(now.workers) == 1)
+    assert zombie not in lost.workers
+    assert lost.committed == 0
+    agent.signal(signal.SIGCONT)
+    runner.send_signal(signal.SIGCONT)
+
+    result = cluster.result(job)
+    agent.signal(signal.SIGTERM)
+    assert agent.wait().code == 0
+    assert "fenced" in agent.text
+    assert "lease_lost" in agent.text
+    record = cluster.view(job).logs[zombie]
+    assert b"commit.fenced" in b"".join(read(cluster.store, job, zombie, record))
+    after = cluster.job(job)
+    assert after.state == "done"
+    assert after.attempts["died"] == 1
+    reference.assert_same(cluster, result.manifest, result.state_digest)
+
+
+def test_a_worker_that_sleeps_for_less_than_its_lease_is_waited_for(cluster: Cluster, reference: Reference) -> None:
+    cluster.coordinator()
+    workers = [cluster.worker(name, ttl=30, JOB_PACE="0.02") for name in ("w0", "w1")]
+    job = cluster.submit(JOBS / "small.py")
+    cluster.until(job, lambda now: len(now.workers) == 2)
+    cluster.until_step(job, 15)
+    (runner,) = workers[1].children
+    for one in (workers[1].pid, runner.pid):
+        signal.pidfd_send_signal  # noqa: B018
