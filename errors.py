@@ -73,5 +73,9 @@ class FencedError(EasyScaleError):
     """A write by somebody whose claim or generation is over was refused."""
 
 
+class ProcessDiedError(EasyScaleError):
+    """A helper process (a loader) was killed or crashed: the attempt has ended, the job has not."""
+
+
 class RemoteError(EasyScaleError):
     """The user's code failed in a worker. The message ends with the traceback from there."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from ..errors import RemoteError
+from ..errors import ProcessDiedError, RemoteError
 from .data import epoch_of, fetch_item, sample_ids, split_evenly
 from .randomness import derive, seed_collate
 
@@ -190,7 +190,7 @@ class Loader:
 
         Raises:
             RemoteError: the dataset or `collate` raised.
-            RuntimeError: a loader process died.
+            ProcessDiedError: a loader process died.
             ValueError: it is not this EST's and step's turn, or the job ends before that step.
         """
         if self._answers is None or self._next != (step, est):
@@ -201,7 +201,7 @@ class Loader:
             # The dataset's own errors are answers, so this is the pool's. What a dead process had fetched cannot be
             # read either: its memory is handed over on request.
             self.close()
-            raise RuntimeError(f"a loader process died (out of memory, or killed?): {error}") from error
+            raise ProcessDiedError(f"a loader process died (out of memory, or killed?): {error}") from error
         except BaseException:
             self.close()
             raise

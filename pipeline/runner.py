@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 import structlog
 
-from ..errors import CorruptError, DivergenceError, EasyScaleError, ScriptError, UserError
+from ..errors import CorruptError, DivergenceError, EasyScaleError, ProcessDiedError, ScriptError, UserError
 from . import messages
 from .session import Session
 
@@ -321,6 +321,8 @@ def describe(error: BaseException, step: int, folder: Path) -> messages.Failed:
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, DivergenceError):
         return messages.Failed(cause="diverged", step=step, message=str(error))
+    if isinstance(error, ProcessDiedError):
+        return messages.Failed(cause="died", step=step, message=str(error))
     lacking = isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and any(words in str(error) for words in MEMORY_WORDS)
     )

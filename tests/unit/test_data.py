@@ -16,7 +16,7 @@ import psutil
 import pytest
 import torch
 import toys
-from easyscale.errors import RemoteError, SpecError
+from easyscale.errors import ProcessDiedError, RemoteError, SpecError
 from easyscale.pipeline.data import fingerprint, order, sample_ids, split_evenly
 from easyscale.pipeline.loader import Loader
 from easyscale.pipeline.randomness import seed_sample
@@ -179,7 +179,7 @@ def test_loader_processes_survive_an_interrupt_and_their_death_by_sigterm_is_an_
         process.send_signal(signal.SIGINT)
         assert int(loaders[0].next(0, 1)[0][1][0]) == process.pid
         process.terminate()
-        with pytest.raises(RuntimeError, match="a loader process died"):
+        with pytest.raises(ProcessDiedError, match="a loader process died"):
             drain(loaders[0], 0, range(2, 4))
         assert not process.is_running()
         loaders[0].start(1, range(4))
