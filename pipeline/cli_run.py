@@ -137,16 +137,11 @@ def _follow(handle: Handle, found: Any, devices: list[str]) -> Summary:
     last = handle.status()
     try:
         with LocalCluster(found, devices) as cluster, ProgressView() as view:
-            while not stopping.is_set():
-                try:
-                    for last in handle.watch(timeout=0.5):
-                        view.show(last)
-                        if stopping.is_set():
-                            break
-                    else:
-                        break
-                except TimeoutError:
-                    cluster.watch_over()
+            for last in handle.watch(every=0.5):
+                view.show(last)
+                if stopping.is_set():
+                    break
+                cluster.watch_over()
     except KeyboardInterrupt:
         pass
     finally:

@@ -78,23 +78,26 @@ class Handle:
             raise UserError(f"there is no job {self.name!r} at {self._kv.address}", "see `easyscale jobs`")
         return summarize(view)
 
-    def watch(self, timeout: float | None = None) -> Iterator[Summary]:
+    def watch(self, timeout: float | None = None, every: float | None = None) -> Iterator[Summary]:
         """The job whenever it has changed, until it is over. Survives outages of the key-value store.
 
         Args:
             timeout: seconds after which to stop watching.
+            every: seconds after which to say it again although it has not changed.
 
         Raises:
             TimeoutError: the job was not over in time.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         last: Summary | None = None
+        said = float("-inf")
         watch = self._kv.watch(keys.job(self.name))
         try:
             while True:
-                now = self._look()
-                if now is not None and now != last:
-                    last = now
+                now = self._look() or last
+                due = every is not None and time.monotonic() - said >= every
+                if now is not None and (now != last or due):
+                    last, said = now, time.monotonic()
                     yield now
                 if last is not None and last.state in records.TERMINAL:
                     return
