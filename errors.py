@@ -77,5 +77,9 @@ class ProcessDiedError(EasyScaleError):
     """A helper process (a loader) was killed or crashed: the attempt has ended, the job has not."""
 
 
+class DeviceError(EasyScaleError):
+    """This worker's device cannot run this job; another one may."""
+
+
 class RemoteError(EasyScaleError):
     """The user's code failed in a worker. The message ends with the traceback from there."""

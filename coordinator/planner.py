@@ -104,9 +104,9 @@ class Planner:
         wants = []
         for job in runnable:
             spec = _spec(job)
-            willing = sum(1 for worker in pool if spec.spec not in alive[worker].refusals)
+            willing = sum(1 for worker in pool if _willing(alive[worker], job))
             most = min(spec.ests, spec.max_workers or spec.ests, willing)
-            wants.append((spec.min_workers, max(most, spec.min_workers)))
+            wants.append((spec.min_workers, most) if most >= spec.min_workers else (0, 0))
         counts = ranges.shares(len(pool), wants)
         allotted: dict[str, list[str]] = {job.name: [] for job in jobs}
         for job in jobs:  # a paused job keeps its workers until its members have committed and let go
@@ -118,10 +118,11 @@ class Planner:
                 mine = allotted[job.name]
                 order = [member.worker for member in job.members] if keep else []
                 rest = [w for w in pool if not keep or _assigned(view, w) == job.name]
+                rest.sort(key=lambda w: alive[w].only is None)  # those that can serve nobody else come first
                 for worker in [w for w in order if w in rest] + rest:
                     if len(mine) >= count:
                         break
-                    if worker not in taken and _spec(job).spec not in alive[worker].refusals:
+                    if worker not in taken and _willing(alive[worker], job):
                         mine.append(worker)
                         taken.add(worker)
         return allotted
@@ -371,6 +372,10 @@ def _spec(job: JobView) -> records.JobRecord:
     return job.spec.value
 
 
+def _willing(record: records.WorkerRecord, job: JobView) -> bool:
+    return record.only in (None, job.name) and _spec(job).spec not in record.refusals
+
+
 def _assigned(view: View, worker: str) -> str | None:
     entry = view.assigned.get(worker)
     return entry.value if entry else None
@@ -418,9 +423,11 @@ def _waiting_for(spec: records.JobRecord, allotted: list[str], alive: dict[str, 
     if refused and len(refused) == len(alive):
         return "every worker refused this job: " + "; ".join(sorted(refused))
     if not alive:
-        return "no worker is alive; start one with `easyscale worker`"
-    free = sum(1 for r in alive.values() if not r.leaving)
-    return f"needs {spec.min_workers} free worker(s); {free} alive are busy with other jobs or leaving"
+        return "no worker is alive"
+    staying = sum(1 for r in alive.values() if not r.leaving)
+    if not staying:
+        return f"the {len(alive)} worker(s) here are leaving"
+    return f"needs {spec.min_workers} free worker(s); the {staying} here serve other jobs or are too few"
 
 
 def _assign(view: View, allotted: dict[str, list[str]]) -> list[Txn]:

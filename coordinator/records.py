@@ -49,6 +49,7 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
         state: `idle`, `preparing` (its runner imports and builds), `ready`, `running`.
         job, generation: what it serves.
         beat: counts upward while the agent lives; a lease may outlive its holder, a beat cannot.
+        only: the one job it serves; None: any.
         refusals: digest of a job's specification -> why this worker will not run it.
     """
 
@@ -63,6 +64,7 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     job: str | None = None
     generation: int = 0
     leaving: bool = False
+    only: str | None = None
     beat: int = 0
     refusals: dict[str, str] = {}
     progress: Progress | None = None

@@ -164,6 +164,7 @@ def _lines(job: Summary) -> list[tuple[str, str]]:
     lines = [
         ("job", job.job),
         ("state", f"{job.state}: {job.reason}" if job.reason else job.state),
+        *([("wanted", job.desired)] if job.desired != "running" and job.desired != job.state else []),
         ("step", f"{job.step} of {job.steps}, committed {job.committed}"),
         ("ESTs", str(job.ests)),
         ("generation", str(job.generation)),
@@ -191,4 +192,6 @@ def _next(job: Summary) -> str:
         return f"resume {name} | logs {name}"
     if job.state == "done":
         return f"logs {name}"
+    if job.state == "waiting" and not job.workers:
+        return f"worker (and coordinator) | watch {name} | cancel {name}, or run its script again"
     return f"watch {name} | logs {name} -f | pause {name} | cancel {name}"

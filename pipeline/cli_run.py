@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from ..errors import UserError
@@ -101,8 +102,10 @@ def run(
 
     Ctrl-C once: finish the step, commit, stop. Twice: stop at once.
     """
+    from .devices import check_device
     from .inspect import inspect_script
 
+    devices = [check_device(f"cuda:{i}" if device == "cuda" else device) for i in range(workers)]
     spec, bundle = inspect_script(script, job, overrides(name, numerics, sets))
     found, records_at, objects_at = open_both(kv, store, folder)
     how = place(records_at, objects_at, spec, bundle, accept_changes=accept_changes)
@@ -114,7 +117,6 @@ def run(
         return
     if output is Output.text:
         typer.echo(f"job {spec.name!r} {SAID[how]} ({spec.total_steps} steps, {spec.ests} ESTs, {workers} worker(s))")
-    devices = [f"{device}:{i}" if device == "cuda" else device for i in range(workers)]
     last = _follow(handle, found, devices)
     _finish(last, output)
 
@@ -136,9 +138,9 @@ def _follow(handle: Handle, found: Any, devices: list[str]) -> Summary:
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     last = handle.status()
     try:
-        with LocalCluster(found, devices) as cluster, ProgressView() as view:
+        with LocalCluster(found, devices, handle.name) as cluster, ProgressView() as view:
             for last in handle.watch(every=0.5):
-                view.show(last)
+                view.show(_starting(last))
                 if stopping.is_set():
                     break
                 cluster.watch_over()
@@ -148,6 +150,13 @@ def _follow(handle: Handle, found: Any, devices: list[str]) -> Summary:
         for number, handler in before.items():
             signal.signal(number, handler)
     return handle.status() if stopping.is_set() else last
+
+
+def _starting(job: Summary) -> Summary:
+    """Before the first generation nothing is missing: what it waits for is being started here."""
+    if job.state == "waiting" and not job.workers and not job.reason.startswith(("workers are", "every worker")):
+        return msgspec.structs.replace(job, reason="starting workers")
+    return job
 
 
 def _finish(last: Summary, output: Output) -> None:

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import torch
 
+from ..errors import DeviceError
+
 _SIMD = ("avx", "fma", "sse", "amx", "f16c", "asimd", "sve", "sme", "bf16", "i8mm")
 """Beginnings of the CPU flags by which kernels choose their code."""
 
@@ -46,6 +48,16 @@ def configure(threads: int) -> None:
     # Too late once parallel work has started, and then without harm: no kernel's bits depend on it.
     with contextlib.suppress(RuntimeError):
         torch.set_num_interop_threads(1)
+
+
+def check_device(device: str) -> None:
+    """Refuse a device that this PyTorch cannot use.
+
+    Raises:
+        DeviceError: says which and why.
+    """
+    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        raise DeviceError(f"device {device!r}: PyTorch {torch.__version__} finds no CUDA here")
 
 
 def determinism_class(device: str, threads: int) -> dict[str, str]:

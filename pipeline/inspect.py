@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -114,17 +115,27 @@ def inspect_script(
 
 def _run(command: Sequence[str], stdout: int, timeout: float, path: Path) -> int:
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, start_new_session=True)
+    ended = threading.Event()
+
+    def notice_end() -> None:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # not reaped: its pid stays its own for the kill
+        ended.set()
+
+    threading.Thread(target=notice_end, daemon=True).start()
+    in_time = False
     try:
-        return process.wait(timeout)
-    except subprocess.TimeoutExpired:
-        raise ScriptError(
-            f"{path} is still not read and built after {timeout:.0f} s",
-            "look for an endless loop, a lock or a download, at its top level or in its build function",
-        ) from None
+        in_time = ended.wait(timeout)
     finally:
         with suppress(ProcessLookupError):  # also whatever the script has left running
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        ended.wait()
+        code = process.wait()
+    if not in_time:
+        raise ScriptError(
+            f"{path} is still not read and built after {timeout:.0f} s",
+            "look for an endless loop, a lock or a download, at its top level or in its build function",
+        )
+    return code
 
 
 def _read(answer: bytes, code: int, path: Path) -> JobSpec:

@@ -44,15 +44,18 @@ class LocalCluster:
     Args:
         settings: addresses and folder.
         devices: one worker per entry.
+        job: the only job that they serve.
         grace: seconds that a worker gets to leave.
     """
 
-    def __init__(self, settings: Settings, devices: Sequence[str], *, grace: float = 25.0) -> None:
+    def __init__(self, settings: Settings, devices: Sequence[str], job: str, *, grace: float = 25.0) -> None:
+        self._job = job
         self._settings, self._devices, self._grace = settings, list(devices), grace
         self._stop = threading.Event()
         self._workers: list[subprocess.Popen[bytes] | None] = [None] * len(self._devices)
         self._started = [0.0] * len(self._devices)
         self._quick = [0] * len(self._devices)
+        self._began = [0] * len(self._devices)
         self._kv = open_kv(settings.kv)
         self._failure: BaseException | None = None
         self._coordinator = threading.Thread(target=self._coordinate, name="easyscale-coordinator", daemon=True)
@@ -97,7 +100,7 @@ class LocalCluster:
                 if not any(self._workers):
                     raise EasyScaleError(
                         f"all workers died {QUICK_DEATHS} times at their start; the last lines of {self._log(index)}:\n"
-                        + self._log(index).read_text(errors="replace")[-2000:]
+                        + self._log(index).read_bytes()[self._began[index] :][-2000:].decode(errors="replace")
                     )
             elif lived >= RESTART_SECONDS:
                 log.warning("local.worker_died", pid=worker.pid, status=worker.returncode)
@@ -131,9 +134,10 @@ class LocalCluster:
             *(sys.executable, "-P", "-m", "easyscale.pipeline.cli", "worker"),
             *("--name", f"local{index}", "--device", self._devices[index], "--grace", str(self._grace)),
             *("--kv", self._settings.kv, "--store", self._settings.store, "--folder", str(self._settings.folder)),
-            *("--parent", str(os.getpid())),
+            *("--only", self._job, "--parent", str(os.getpid())),
         ]
         with path.open("ab") as output:
+            self._began[index] = output.tell()
             self._workers[index] = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
             )

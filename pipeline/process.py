@@ -101,9 +101,11 @@ class RunnerProcess:
                 self._on_message(messages.decode_from_runner(line))
 
     def _await_exit(self) -> None:
-        status = self._process.wait()
-        # Loader processes of a runner that was killed would outlive it, and keep its end of the socket open.
+        # Loader processes of a runner that was killed would outlive it, and keep its end of the socket open. Its group
+        # is signalled before it is reaped: until then nobody else can get its pid.
+        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         self.signal("kill")
+        status = self._process.wait()
         self._reader.join()  # its last words come before its death
         self._on_exit(self._describe(status))
 

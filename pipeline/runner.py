@@ -21,7 +21,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 import structlog
 
-from ..errors import CorruptError, DivergenceError, EasyScaleError, ProcessDiedError, ScriptError, UserError
+from ..errors import (
+    CorruptError,
+    DeviceError,
+    DivergenceError,
+    EasyScaleError,
+    ProcessDiedError,
+    ScriptError,
+    UserError,
+)
 from . import messages
 from .session import Session
 
@@ -145,6 +153,7 @@ class Runner:
         self._store = store = self._open(open_store)
         self._spec = spec = JobSpec.decode(get_blob(store, message.spec))
         determinism.configure(spec.threads)
+        determinism.check_device(self._env.device)
         folder = bundle.unpack(get_blob(store, message.code), Path(self._env.folder) / "code")
         self._folder = folder
         self._engine = self._build(spec, folder)
@@ -321,6 +330,8 @@ def describe(error: BaseException, step: int, folder: Path) -> messages.Failed:
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, DivergenceError):
         return messages.Failed(cause="diverged", step=step, message=str(error))
+    if isinstance(error, DeviceError):
+        return messages.Failed(cause="refused", step=step, message=str(error))
     if isinstance(error, ProcessDiedError):
         return messages.Failed(cause="died", step=step, message=str(error))
     lacking = isinstance(error, MemoryError) or (

@@ -126,7 +126,8 @@ class Handle:
         last: Summary | None = None
         for last in self.watch(timeout):
             if last.state == "waiting" and last.reason:
-                log.info("job.waits", job=self.name, reason=last.reason)
+                hint = "`easyscale worker` and `easyscale coordinator` serve it, with the same addresses"
+                log.info("job.waits", job=self.name, reason=last.reason, hint=hint)
         assert last is not None
         if last.state == "failed":
             raise RemoteError(f"job {self.name!r} failed: {last.reason}\n{last.traceback}".rstrip())

@@ -27,6 +27,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         state: `waiting`, `running`, `paused`, `done`, `failed` or `cancelled`; reason: why, where that is not plain.
         step, steps: the newest step heard of, and the step at which the job is done.
         committed: step of the newest commit; state_digest, manifest and metrics are that commit's.
+        desired: what the user wants: `running`, `paused` or `cancelled`.
         workers: names of the members of the current generation.
         loss, lr, samples_per_second: of the last step heard of.
         attempts: ended attempts by cause.
@@ -37,6 +38,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     job: str
     state: records.JobState
     reason: str
+    desired: str
     step: int
     steps: int
     committed: int
@@ -73,6 +75,7 @@ def summarize(view: views.JobView) -> Summary:
         job=view.name,
         state=status.state,
         reason=status.reason or ("" if view.status else "no coordinator has seen it yet"),
+        desired=view.desired,
         step=committed if status.state == "done" else max(progress.step, committed),
         steps=spec.steps,
         committed=committed,

@@ -13,7 +13,6 @@ import socket
 import threading
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -24,11 +23,13 @@ from ..coordinator.transactions import apply
 from ..errors import UnavailableError
 from . import actions, messages
 from .agent import Agent
+from .devices import device_kind, memory_bytes
 from .joblogs import LogShipper
 from .process import RunnerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from ..coordinator.kv import KeyValueStore
     from ..storage.objects import ObjectStore
@@ -48,12 +49,14 @@ class WorkerOptions:
     Args:
         name: for people; the id adds a boot nonce. device: `cpu` or `cuda:N`.
         folder: logs, unpacked code, cached blobs.
+        only: the one job it serves; None: any.
         ttl: seconds of its lease. grace: seconds to leave in. hang_floor: see `hang.HangWatch`.
     """
 
     name: str
     device: str
     folder: Path
+    only: str | None = None
     ttl: float = LEASE_SECONDS
     grace: float = 25.0
     hang_floor: float = 120.0
@@ -78,6 +81,7 @@ class Worker:
             device=options.device,
             kind=device_kind(options.device),
             memory=memory_bytes(),
+            only=options.only,
         )
         self._agent = Agent(me, hang_floor=options.hang_floor, grace=options.grace)
         self._keeper = LeaseKeeper(kv, options.ttl, self._on_lost)
@@ -243,22 +247,6 @@ class Worker:
         if self._shipper is not None and (last or now - self._shipped_at >= SHIP_SECONDS):
             self._shipped_at = now
             self._shipper.ship()
-
-
-def device_kind(device: str) -> str:
-    """A device's kind for people: the processor's model name, or the device's own name."""
-    if device != "cpu":
-        return device.partition(":")[0]
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return "cpu"
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "cpu")
-
-
-def memory_bytes() -> int:
-    """Memory of this machine in bytes."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def install_signals(worker: Worker) -> None:

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import psutil
+import pytest
+from easyscale.coordinator import keys, views
 from easyscale.coordinator.kv import open_kv
 from easyscale.pipeline.inspect import inspect_script
 from easyscale.pipeline.submit import Handle, Result, place
@@ -34,9 +36,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from types import TracebackType
 
-    from easyscale.coordinator.views import JobView
     from easyscale.pipeline.bundle import Bundle
     from easyscale.pipeline.spec import JobSpec
+
+FAILED = pytest.StashKey[bool]()
+"""Whether the test at hand has failed: then the logs are shown."""
 
 MARK = "EASYSCALE_TEST_CLUSTER"
 JOBS = Path(__file__).parent / "e2e" / "jobs"
@@ -106,6 +110,14 @@ class Process:
         """SIGKILL, and reap it."""
         self._process.kill()
         self._process.wait()
+
+    def until_written(self, text: str, patience: float = PATIENCE) -> None:
+        """Wait until it has written this to standard error."""
+        deadline = time.monotonic() + patience
+        while text not in self.text:
+            assert time.monotonic() < deadline, self.text
+            assert self.running, self.text
+            time.sleep(0.02)
 
     def wait(self, timeout: float = PATIENCE) -> Done:
         """Wait until it has ended."""
@@ -179,7 +191,9 @@ class Cluster:
             env: more of its environment.
         """
         local = folder or self.folder / "workers" / f"{name}-{len(self._started)}"
-        return self.start("worker", "--name", name, "--ttl", str(ttl), "--folder", str(local), *options, name=name, **env)
+        return self.start(
+            "worker", "--name", name, "--ttl", str(ttl), "--folder", str(local), *options, name=name, **env
+        )
 
     def run(self, script: Path, *options: str, workers: int = 1, **env: str) -> Process:
         """Start `easyscale run SCRIPT -o json`."""
@@ -237,7 +251,7 @@ class Cluster:
         place(self.kv, self.store, spec, bundle)
         return spec.name
 
-    def view(self, job: str) -> JobView:
+    def view(self, job: str) -> views.JobView:
         """The job's records as they are now."""
         found = read_job(self.kv, job)
         assert found is not None
@@ -264,10 +278,22 @@ class Cluster:
 
     def reached(self, job: str) -> int:
         """The newest step that any living member has told of."""
-        from easyscale.coordinator import keys, views
-
         workers = views.parse(self.kv.range(keys.WORKERS)).workers.values()
         return max((w.value.progress.step for w in workers if w.value.job == job and w.value.progress), default=0)
+
+    def step_at_hand(self, job: str) -> int:
+        """The step that several workers are exchanging partials of: at once, where `reached` is told once a second."""
+        lane = self.folder / "store" / "jobs" / job / "lane"
+        return max((int(step.name) for step in lane.glob("*/*")), default=0)
+
+    def told(self, event: str) -> list[dict[str, Any]]:
+        """The log lines of this name that any process has written so far."""
+        lines = [line for path in self._log_files() for line in path.read_text(errors="replace").splitlines()]
+        found = []
+        for line in lines:
+            with contextlib.suppress(ValueError):
+                found.append(json.loads(line))
+        return [record for record in found if isinstance(record, dict) and record.get("event") == event]
 
     def result(self, job: str, timeout: float = PATIENCE) -> Result:
         """Wait for the job's end, as its submitter would."""
@@ -285,10 +311,14 @@ class Cluster:
     def logs(self) -> str:
         """The ends of all logs, for a test that failed."""
         parts = []
-        for path in sorted([*self._logs.glob("*.log"), *self.folder.glob("local/**/*.log"), *self.folder.glob("workers/**/*.log")]):
+        for path in self._log_files():
             lines = path.read_text(errors="replace").splitlines()
             parts.append(f"==> {path.relative_to(self.folder)} <==\n" + "\n".join(lines[-TAIL_LINES:]))
         return "\n\n".join(parts)
+
+    def _log_files(self) -> list[Path]:
+        patterns = ("logs/*.log", "local/**/*.log", "workers/**/*.log")
+        return sorted(path for pattern in patterns for path in self.folder.glob(pattern))
 
 
 @cache

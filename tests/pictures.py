@@ -164,6 +164,13 @@ class Story(Board):
         assert self.decide() == [], "the picture is at rest"
 
 
+def status_of(story: Board, name: str = "job") -> records.Status:
+    """What the coordinator has written of a job."""
+    entry = story.look(name).status
+    assert entry is not None
+    return entry.value
+
+
 def tell(txn: Txn, view: views.View) -> list[str]:
     """A transaction's operations as people would say them."""
     return [_tell_one(operation, view) for operation in txn.operations]

@@ -6,14 +6,12 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from cluster import JOBS, Cluster
+from cluster import FAILED, JOBS, Cluster
 from reference import SMALL, Reference, reference_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
     from pathlib import Path
-
-failed = pytest.StashKey[bool]()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -21,7 +19,7 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    item.stash[failed] = item.stash.get(failed, False) or report.failed
+    item.stash[FAILED] = item.stash.get(FAILED, False) or report.failed
     return report
 
 
@@ -30,7 +28,7 @@ def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]
     """A cluster without processes on the embedded stores; shows all its logs when the test fails."""
     with Cluster(tmp_path / "cluster") as it:
         yield it
-        if request.node.stash.get(failed, False):
+        if request.node.stash.get(FAILED, False):
             print(it.logs(), file=sys.stderr)
 
 

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from cluster import JOBS, Cluster
+from cluster import FAILED, JOBS, Cluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ def services(
     store = f"s3://{s3.new_bucket()}/here"
     with Cluster(tmp_path / "cluster", etcd.address, store, s3.env) as it:
         yield it
-        if request.node.stash.get(request.config.stash["failed"], False):
+        if request.node.stash.get(FAILED, False):
             print(it.logs(), file=sys.stderr)
 
 
@@ -44,7 +44,8 @@ def test_a_job_from_a_script_on_workers_started_by_hand_survives_a_kill(
     shutil.copy(SMALL, script)
     submitted = services.python(str(script), name="script").wait()
     assert submitted.code == 0, submitted.err
-    job = submitted.out.strip()
+    assert submitted.out == "small\n"  # a script's output is its own
+    job = "small"
     shutil.rmtree(script.parent)  # workers need nothing but the two addresses
     services.until(job, lambda now: len(now.workers) == 2)
     services.until_step(job, 15)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,4 +26,5 @@ def test_the_number_of_workers_and_loader_processes_never_shows_in_the_bits(
     assert cluster.left() == []
     last = done.last
     assert last["attempts"] == {}
+    assert last["loss"] == json.loads(reference.history[-1])["loss"]
     reference.assert_same(cluster, last["manifest"], last["state_digest"])

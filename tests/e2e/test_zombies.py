@@ -11,6 +11,8 @@ from easyscale.pipeline.joblogs import read
 from easyscale.storage.commits import read_marker
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cluster import Cluster
     from reference import Reference
 
@@ -18,21 +20,25 @@ COMMIT = 30
 """The zombie's commit; the next one is at step 60, long after it was woken."""
 
 
+def wait_for(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def test_a_worker_woken_after_its_lease_ran_out_is_refused_and_says_so(cluster: Cluster, reference: Reference) -> None:
     cluster.coordinator()
-    workers = {name: cluster.worker(name, JOB_PACE="0.05") for name in ("w0", "w1")}
+    workers = {name: cluster.worker(name, ttl=4, JOB_PACE="0.05") for name in ("w0", "w1")}
     job = cluster.submit(JOBS / "small.py", commit_every=COMMIT)
     now = cluster.until(job, lambda now: len(now.workers) == 2)
     zombie = now.workers[0]  # slot 0 publishes
     agent = workers[zombie.partition("-")[0]]
     (runner,) = agent.children
-    cluster.until_step(job, COMMIT - 5)
+    wait_for(lambda: cluster.step_at_hand(job) >= COMMIT - 10)
 
     agent.signal(signal.SIGSTOP)
-    deadline = time.monotonic() + PATIENCE
-    while read_marker(cluster.store, job, COMMIT) is None:  # written: its runner now wants it published
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_for(lambda: read_marker(cluster.store, job, COMMIT))  # written: now the runner wants it published
     runner.send_signal(signal.SIGSTOP)
     lost = cluster.until(job, lambda now: len(now.workers) == 1)
     assert zombie not in lost.workers
@@ -51,14 +57,3 @@ def test_a_worker_woken_after_its_lease_ran_out_is_refused_and_says_so(cluster: 
     assert after.state == "done"
     assert after.attempts["died"] == 1
     reference.assert_same(cluster, result.manifest, result.state_digest)
-
-
-def test_a_worker_that_sleeps_for_less_than_its_lease_is_waited_for(cluster: Cluster, reference: Reference) -> None:
-    cluster.coordinator()
-    workers = [cluster.worker(name, ttl=30, JOB_PACE="0.02") for name in ("w0", "w1")]
-    job = cluster.submit(JOBS / "small.py")
-    cluster.until(job, lambda now: len(now.workers) == 2)
-    cluster.until_step(job, 15)
-    (runner,) = workers[1].children
-    for one in (workers[1].pid, runner.pid):
-        signal.pidfd_send_signal  # noqa: B018

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import os
 import random
+import resource
 import signal
 import time
 from pathlib import Path
@@ -71,8 +72,6 @@ def misbehave() -> None:
             Path(ONCE).touch(exist_ok=False)
         except FileExistsError:
             return
-    if FAULT == "raise":
-        raise ValueError("the user's own mistake")
     if FAULT == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     if FAULT == "hang":
@@ -80,7 +79,9 @@ def misbehave() -> None:
     if FAULT == "hold":
         ctypes.PyDLL(None).sleep(5)  # PyDLL does not let go of the GIL: no other thread runs meanwhile
     if FAULT == "memory":
-        torch.empty(1 << 60, dtype=torch.uint8)
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20), resource.RLIM_INFINITY))
+        torch.empty(1 << 30, dtype=torch.uint8)
 
 
 def build() -> es.Training:

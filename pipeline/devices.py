@@ -1,0 +1,58 @@
+"""A device by name, and what this machine can say of it without importing torch."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+from pathlib import Path
+
+from ..errors import UserError
+
+PATTERN = re.compile(r"cpu|cuda(?::(\d+))?")
+
+
+def check_device(device: str) -> str:
+    """The device as torch names it (`cuda` is `cuda:0`).
+
+    Raises:
+        UserError: it is unknown, or not in this machine.
+    """
+    match = PATTERN.fullmatch(device)
+    if match is None:
+        raise UserError(f"device {device!r} is unknown", "use cpu, cuda or cuda:N")
+    if device == "cpu":
+        return device
+    number, there = int(match[1] or 0), cuda_devices()
+    if number >= there:
+        have = f"it has {there}" if there else "no CUDA driver, or no device, was found"
+        raise UserError(f"device {device!r} is not in this machine: {have}", "use another device (--device)")
+    return f"cuda:{number}"
+
+
+def cuda_devices() -> int:
+    """How many CUDA devices the driver shows; 0 without a driver."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+    count = ctypes.c_int(0)
+    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
+        return 0
+    return count.value
+
+
+def device_kind(device: str) -> str:
+    """A device's kind for people: the processor's model name, or `cuda`."""
+    if device != "cpu":
+        return device.partition(":")[0]
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return "cpu"
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "cpu")
+
+
+def memory_bytes() -> int:
+    """Memory of this machine in bytes."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,0 +1,298 @@
+"""How an agent leaves, pauses, ends a runner that hangs, and reports how an attempt ended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from desk import FLOOR, GRACE, READY, Desk, sent
+from easyscale.coordinator import keys, records
+from easyscale.errors import AddressError, CorruptError, UnavailableError
+from easyscale.pipeline import messages
+from easyscale.pipeline.actions import Exit, Signal, Start
+from easyscale.pipeline.runner import describe
+from easyscale.pipeline.runner_state import TERM_SECONDS
+from pictures import SPEC
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+# ---- leaving
+
+
+def test_leaving_idle_is_an_exit(desk: Desk) -> None:
+    desk.hold_lease()
+    desk.agent.on_leave(0.0)
+    assert desk.act() == [Exit()]
+
+
+def test_leaving_while_running_finishes_the_step_and_releases(desk: Desk) -> None:
+    desk.running("b")
+    desk.agent.on_leave(desk.now)
+    assert sent(desk.act()) == [messages.Leave()]
+    assert desk.view().workers["me"].value.leaving
+    assert desk.act() == [], "once"
+    desk.tell(messages.Idle(generation=1, held=6, reason="leave"))
+    actions = desk.act()
+    assert desk.wrote(actions) == ["release"]
+    assert sent(actions) == [messages.Stop()]
+    assert desk.mine() == {}
+    desk.agent.on_exit("exited with status 0")
+    assert desk.act() == [Exit()]
+    assert desk.look().reports == {}
+
+
+def test_leaving_with_the_newest_state_commits_it_first(desk: Desk) -> None:
+    desk.prepared(held=6)
+    desk.plan(1, "me")
+    desk.act()
+    desk.agent.on_leave(desk.now)
+    assert sent(desk.act()) == [messages.Commit(base=messages.Base())]
+    assert desk.act() == []
+    desk.tell(messages.Publish(step=6, manifest="m6", state_digest="s6", parent=None))
+    assert desk.wrote(desk.act()) == ["publish"]
+    assert sent(desk.act()) == [messages.Published(base=messages.Base(step=6, manifest="m6"))]
+    desk.tell(messages.Committed(step=6, published=True))
+    actions = desk.act()
+    assert (desk.wrote(actions), sent(actions)) == (["release"], [messages.Stop()])
+
+
+def test_leaving_when_others_hold_the_state_too_commits_nothing(desk: Desk) -> None:
+    desk.prepared(held=6)
+    desk.plan(1, "me", "b")
+    desk.act()
+    desk.agent.on_leave(desk.now)
+    actions = desk.act()
+    assert (desk.wrote(actions), sent(actions)) == (["release"], [messages.Stop()])
+
+
+def test_leaving_ends_the_runner_in_the_middle_of_its_step_when_the_grace_is_over(desk: Desk) -> None:
+    desk.running("b")
+    desk.agent.on_leave(desk.now)
+    desk.act()
+    assert desk.act(GRACE) == []
+    assert desk.act(0.1) == [Signal("kill")]
+    desk.agent.on_exit("ended by SIGKILL")
+    actions = desk.act()
+    assert desk.wrote(actions) == ["report"]
+    assert desk.look().reports["me"].value.cause == "preempted"
+    assert Exit() in desk.act()
+
+
+def test_leaving_does_not_wait_for_a_store_that_is_gone(desk: Desk) -> None:
+    desk.running("b")
+    desk.agent.on_leave(desk.now)
+    desk.agent.on_exit("ended by SIGKILL")
+    desk.lose_lease()
+    assert Exit() in desk.agent.decide(None, None, desk.now)
+
+
+def test_preparing_workers_leave_at_once(desk: Desk) -> None:
+    desk.hold_lease()
+    desk.job()
+    desk.assign("job")
+    desk.act()
+    desk.agent.on_leave(desk.now)
+    assert sent(desk.act()) == [messages.Stop()]
+
+
+# ---- pausing
+
+
+def test_pausing_is_told_once_and_ends_with_a_release(desk: Desk) -> None:
+    desk.running("b")
+    desk.desire("paused")
+    assert sent(desk.act()) == [messages.Pause()]
+    assert desk.act() == []
+    desk.head(6)
+    desk.tell(messages.Idle(generation=1, held=6, reason="pause"))
+    assert desk.wrote(desk.act()) == ["release"]
+    assert desk.mine() == {}
+    assert desk.act() == []
+    desk.plan(2)
+    desk.assign(None)
+    assert sent(desk.act()) == [messages.Stop()]
+
+
+def test_pausing_while_ready_commits_what_only_members_hold(desk: Desk) -> None:
+    desk.prepared(held=6)
+    desk.plan(1, "me", "b")
+    desk.act()
+    desk.claim(1, 6)
+    desk.desire("paused")
+    assert sent(desk.act()) == [messages.Commit(base=messages.Base())], "the first of those who hold it"
+    assert desk.act() == []
+    desk.head(6)
+    desk.tell(messages.Committed(step=6, published=True))
+    assert desk.wrote(desk.act()) == ["release"]
+
+
+def test_a_generation_that_stopped_to_pause_lets_go_when_the_job_is_resumed(desk: Desk) -> None:
+    desk.running("b")
+    desk.desire("paused")
+    desk.act()
+    desk.tell(messages.Idle(generation=1, held=6, reason="pause"))
+    desk.desire("running")
+    assert desk.wrote(desk.act()) == ["release"], "so that the coordinator plans a successor"
+    desk.plan(2, "me", "b")
+    assert desk.wrote(desk.act()) == ["claim"]
+
+
+# ---- deadlines
+
+
+def test_a_hanging_runner_shows_its_stacks_and_is_ended(desk: Desk) -> None:
+    desk.running("b")
+    desk.tell(messages.Computing())
+    assert desk.act(10 * FLOOR) == []
+    assert desk.act(0.1) == [Signal("stacks"), Signal("term")]
+    assert desk.act(TERM_SECONDS - 0.1) == []
+    assert desk.act(0.2) == [Signal("kill")]
+    desk.agent.on_exit("ended by SIGKILL")
+    assert desk.wrote(desk.act()) == ["report"]
+    report = desk.look().reports["me"].value
+    assert report.cause == "hang"
+    assert "no progress for 10 s" in report.message
+
+
+@pytest.mark.parametrize("word", [messages.Waiting(), messages.Stepped(progress=records.Progress(step=1))])
+def test_who_waits_or_steps_does_not_hang(desk: Desk, word: messages.FromRunner) -> None:
+    desk.running("b")
+    desk.tell(messages.Computing())
+    desk.tell(word)
+    assert desk.act(1e4) == []
+
+
+def test_each_kind_of_work_has_a_deadline_of_its_own(desk: Desk) -> None:
+    desk.running("b")
+    for _ in range(4):
+        desk.tell(messages.Computing(what="evaluation"))
+        desk.now += 50 * FLOOR
+        desk.tell(messages.Computing())
+        desk.now += 0.1
+        desk.tell(messages.Waiting())
+    desk.tell(messages.Computing())
+    assert Signal("term") in desk.act(2 * FLOOR), "long evaluations teach nothing about steps"
+
+
+def test_a_runner_that_loads_for_ever_hangs_too(desk: Desk) -> None:
+    desk.hold_lease()
+    desk.job()
+    desk.assign("job")
+    desk.act()
+    assert Signal("term") in desk.act(10 * FLOOR + 0.1)
+
+
+def test_deadlines_hold_while_the_store_does_not_answer(desk: Desk) -> None:
+    desk.running("b")
+    desk.tell(messages.Computing())
+    assert desk.agent.deadlines(desk.now + 10 * FLOOR + 0.1) == [Signal("stacks"), Signal("term")]
+
+
+def test_a_runner_that_does_not_stop_is_killed(desk: Desk) -> None:
+    desk.prepared()
+    desk.assign(None)
+    assert sent(desk.act()) == [messages.Stop()]
+    assert desk.act(TERM_SECONDS) == [Signal("kill")]
+    desk.agent.on_exit("ended by SIGKILL")
+    desk.act()
+    assert desk.look().reports == {}
+
+
+# ---- how attempts end
+
+
+@pytest.mark.parametrize("cause", ["raised", "memory", "diverged"])
+def test_what_the_runner_said_last_is_reported_with_its_claim_let_go(desk: Desk, cause: Any) -> None:
+    desk.running("b")
+    desk.tell(messages.Failed(cause=cause, step=5, message="it broke", traceback="line 3"))
+    desk.agent.on_exit("exited with status 1")
+    actions = desk.act()
+    assert desk.wrote(actions) == ["report"]
+    entry = desk.look().reports["me"]
+    assert entry.kv.lease == desk.lease
+    assert entry.value == records.Report(
+        worker="me", generation=1, cause=cause, step=5, message="it broke", traceback="line 3"
+    )
+    assert desk.mine() == {}
+    refused = {SPEC: "it broke"} if cause == "memory" else {}
+    assert desk.view().workers["me"].value.refusals == refused
+
+
+def test_a_death_without_words_is_told_with_the_last_lines_of_the_log(desk: Desk) -> None:
+    desk.running("b")
+    desk.tell(messages.Stepped(progress=records.Progress(step=5)))
+    desk.agent.on_exit("the runner ended by SIGSEGV; last output: ouch")
+    desk.act()
+    report = desk.look().reports["me"].value
+    assert (report.cause, report.step, report.message) == ("died", 5, "the runner ended by SIGSEGV; last output: ouch")
+
+
+def test_a_runner_is_started_again_only_after_its_end_was_counted(desk: Desk) -> None:
+    desk.running("b")
+    desk.agent.on_exit("ended by SIGKILL")
+    desk.outcome = "no"
+    assert desk.wrote(desk.act()) == ["report"]
+    desk.outcome = "yes"
+    assert desk.wrote(desk.act()) == ["report"], "until it is written"
+    for _ in range(3):
+        assert desk.act(1.0) == [], "it lies there uncounted"
+    desk.delete(keys.report("job", "me"))
+    (start,) = desk.act()
+    assert isinstance(start, Start)
+
+
+def test_an_unknown_outcome_of_a_report_is_resolved_by_the_next_picture(desk: Desk) -> None:
+    desk.running("b")
+    desk.agent.on_exit("ended by SIGKILL")
+    desk.outcome = "unknown"
+    assert desk.wrote(desk.act()) == ["report"]
+    desk.outcome = "yes"
+    assert desk.act() == []
+    desk.delete(keys.report("job", "me"))
+    (start,) = desk.act()
+    assert isinstance(start, Start)
+
+
+def test_a_report_goes_to_the_job_it_is_about_before_another_is_served(desk: Desk) -> None:
+    desk.running("b")
+    desk.agent.on_exit("ended by SIGKILL")
+    desk.job("next")
+    desk.assign("next")
+    assert desk.agent.wanted_job("next") == "job"
+    assert desk.wrote(desk.act()) == ["report"]
+    (start,) = desk.act()
+    assert isinstance(start, Start)
+    assert start.prepare.job == "next"
+
+
+@pytest.mark.xfail(strict=True, reason="BUG: an exception's text goes into the key whole; etcd refuses 1.5 MB")
+def test_a_report_stays_small_however_long_the_exception(desk: Desk) -> None:
+    desk.running("b")
+    desk.tell(messages.Failed(cause="raised", step=5, message="x" * 2_000_000, traceback="y" * 2_000_000))
+    desk.agent.on_exit("exited with status 1")
+    desk.act()
+    assert len(desk.look().reports["me"].kv.value) < 100_000
+
+
+@pytest.mark.xfail(strict=True, reason="BUG: a runner that meets an outage of the store says that user code raised")
+@pytest.mark.parametrize(
+    "error",
+    [UnavailableError("s3 is down"), AddressError("s3 cannot be reached"), CorruptError("a blob is damaged")],
+    ids=lambda error: type(error).__name__,
+)
+def test_trouble_with_the_store_is_not_charged_to_the_users_code(error: Exception, tmp_path: Path) -> None:
+    assert describe(error, 5, tmp_path).cause != "raised"
+
+
+def test_words_of_nobody_are_nothing(desk: Desk) -> None:
+    desk.hold_lease()
+    desk.tell(READY)
+    desk.agent.on_exit("ended by SIGKILL")
+    assert desk.act() == []

@@ -1,0 +1,189 @@
+"""How ended attempts are charged, when a job has failed, and what it takes to have got over a loss."""
+
+from __future__ import annotations
+
+import pytest
+from easyscale.coordinator import keys
+from pictures import SPEC, Story, status_of
+
+SOON = 0.5
+"""Seconds: shorter than any patience."""
+
+
+@pytest.fixture
+def story() -> Story:
+    """A job of 4 ESTs that nobody serves yet."""
+    story = Story()
+    story.job()
+    return story
+
+
+# ---- purses
+
+
+def lose(story: Story, cause: str, held: int) -> None:
+    """One generation of one worker, which holds `held` and ends by `cause`."""
+    if not story.look().members:
+        story.worker("a", "ready")
+        story.decide(SOON)
+    story.claims(held)
+    story.report("a", cause, held)
+    story.worker("a", "idle", None)
+    story.decide(SOON)
+
+
+def test_deaths_without_progress_end_the_job_when_the_purse_is_empty(story: Story) -> None:
+    story.job(retries={"died": 2, "raised": 0})
+    lose(story, "died", 7)
+    lose(story, "hang", 7)
+    assert (status_of(story).state, status_of(story).streak) == ("waiting", {"died": 2})
+    lose(story, "died", 7)
+    found = status_of(story)
+    assert found.state == "failed"
+    assert found.reason == "step 7 ended 3 attempts without progress; it is quarantined. Last: boom"
+    assert found.failure.cause == "died"
+    assert (found.failure.worker, found.failure.step) == ("a", 7)
+    assert found.attempts == {"died": 2, "hang": 1}
+    assert story.look().members == ()
+
+
+def test_progress_refills_the_purse(story: Story) -> None:
+    story.job(retries={"died": 1, "raised": 0})
+    for step in (7, 8, 9, 10):
+        lose(story, "died", step)
+        assert status_of(story).streak == {"died": 1}
+    assert status_of(story).state == "waiting"
+    assert status_of(story).attempts == {"died": 4}
+
+
+def test_falling_back_to_an_older_commit_is_no_progress(story: Story) -> None:
+    story.job(retries={"died": 1, "raised": 0})
+    lose(story, "died", 7)
+    lose(story, "died", 5)
+    assert status_of(story).state == "failed"
+
+
+def test_user_code_that_raises_fails_the_job_with_its_traceback(story: Story) -> None:
+    lose(story, "raised", 3)
+    found = status_of(story)
+    assert found.state == "failed"
+    assert found.reason == "the user's code raised at step 3: boom"
+    assert found.failure.traceback == "Traceback: boom"
+    assert story.look().reports == {}
+
+
+def test_a_retry_budget_for_exceptions_is_one_for_the_whole_generation(story: Story) -> None:
+    story.job(retries={"died": 0, "raised": 1})
+    story.running("a", "b", "c")
+    for worker in "abc":
+        story.report(worker, "raised", 3)
+        story.worker(worker, "idle", None)
+    story.decide(SOON)
+    assert status_of(story).state == "waiting", "three workers met one exception"
+    assert status_of(story).attempts == {"raised": 3}
+    lose(story, "raised", 0)
+    assert status_of(story).state == "failed"
+
+
+def test_divergence_ends_the_job_at_once(story: Story) -> None:
+    story.job(retries={"died": 9, "raised": 9})
+    lose(story, "diverged", 5)
+    assert status_of(story).state == "failed"
+    assert status_of(story).reason == "step 5 was computed twice with different results: boom"
+
+
+@pytest.mark.parametrize("cause", ["memory", "refused"])
+def test_a_refusal_hands_the_work_back_and_the_refuser_is_passed_over(story: Story, cause: str) -> None:
+    story.running("a", "b")
+    story.report("b", cause)
+    story.worker("b", "idle", None, refusals={SPEC: "out of memory at step 0"})
+    assert story.decide(SOON) == [
+        "job: reports/b removed",
+        f"job: generation 2 is a[0:4] (b: {cause})",
+        "job: claims/00000001/00001 removed",
+        "job: running",
+        "b -> nothing",
+    ]
+    assert (status_of(story).attempts, status_of(story).streak) == ({cause: 1}, {})
+
+
+def test_a_job_that_every_worker_refused_waits_and_says_why(story: Story) -> None:
+    story.worker("a", "idle", None, refusals={SPEC: "out of memory"})
+    story.worker("b", "idle", None, refusals={SPEC: "another class"})
+    assert story.decide() == ["job: waiting (every worker refused this job: a: out of memory; b: another class)"]
+
+
+@pytest.mark.xfail(strict=True, reason="BUG: _allot gives min_workers to a job that no worker is willing to run")
+def test_a_job_that_nobody_can_run_does_not_keep_workers_from_the_next(story: Story) -> None:
+    story.worker("a", "idle", None, refusals={SPEC: "out of memory"})
+    story.job("small", spec="6" * 64)
+    assert "a -> small" in story.decide()
+
+
+def test_a_report_of_somebody_who_is_no_member_is_counted_too(story: Story) -> None:
+    story.worker("a", "idle")
+    story.put(keys.assigned("a"), "job")
+    story.report("a", "raised", 0)
+    assert story.decide() == ["job: reports/a removed", "job: failed (the user's code raised at step 0: boom)"]
+    assert story.decide(SOON) == ["a -> nothing"]
+
+
+# ---- recoveries
+
+
+def test_a_recovery_lasts_from_noticing_the_loss_to_the_first_step_after_it(story: Story) -> None:
+    story.running("a", "b", held=10)
+    story.progress(15, 10)
+    story.worker("a", "running", step=15)
+    story.gone("b")
+    story.decide(SOON)
+    assert status_of(story).recoveries == (), "nothing has been got over yet"
+    story.claims(15)
+    story.progress(15, 15)
+    story.beat()
+    story.decide(2.0)
+    assert status_of(story).recoveries == ()
+    story.progress(16, 15)
+    story.decide(1.0)
+    (recovery,) = status_of(story).recoveries
+    assert (recovery.cause, recovery.seconds, recovery.steps_recomputed) == ("b died", 3.0, 1)
+    assert status_of(story).recovered == 1
+
+
+def test_steps_that_only_the_lost_one_held_are_counted_as_recomputed(story: Story) -> None:
+    story.running("a", held=10)
+    story.progress(17, 10)
+    story.head(12)
+    story.worker("a", "running", step=17)
+    story.gone("a")
+    story.decide(SOON)
+    story.worker("b", "ready")
+    story.decide(SOON)
+    story.claims()
+    story.progress(13, 12)
+    story.decide(SOON)
+    assert [r.steps_recomputed for r in status_of(story).recoveries] == [5]
+
+
+def test_a_loss_before_anybody_had_begun_is_no_recovery(story: Story) -> None:
+    story.worker("a", "ready")
+    story.decide()
+    story.gone("a")
+    story.decide(SOON)
+    story.worker("b", "ready")
+    story.decide(SOON)
+    story.claims()
+    story.progress(1, 0)
+    story.decide(SOON)
+    assert status_of(story).recoveries == ()
+
+
+def test_leaving_is_no_loss_to_be_got_over(story: Story) -> None:
+    story.running("a", "b", held=10)
+    story.progress(12, 10)
+    story.delete(keys.claim("job", 1, 1))
+    story.decide(SOON)
+    story.claims(12)
+    story.progress(14, 12)
+    story.decide(SOON)
+    assert status_of(story).recoveries == ()
