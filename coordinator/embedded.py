@@ -122,9 +122,12 @@ class EmbeddedStore:
         """See `KeyValueStore.close`."""
         self._closed.set()
         with self._lock:
-            for connection in self._connections.values():
-                connection.close()
+            # Only our own: SQLite crashes when a connection is closed under another thread that is using it. Those
+            # close when their threads let go of them.
+            own = self._connections.pop(threading.current_thread(), None)
             self._connections.clear()
+        if own is not None:
+            own.close()
 
     def pulse(self) -> int:
         """The newest revision, lapsed leases applied: it has grown if and only if a key has changed.

@@ -154,6 +154,7 @@ class Planner:
         if not operations:
             return []
         compares = [_as_read(job.plan, keys.plan(job.name)), _as_read(job.status, keys.status(job.name))]
+        compares.append(unchanged(job.wish) if job.wish else absent(keys.desired(job.name)))
         compares += [unchanged(entry.kv) for entry in job.reports.values()]
         return [Txn(f"decide {job.name}", tuple(compares), tuple(operations))]
 
@@ -211,7 +212,7 @@ class Planner:
         attempts = dict(status.attempts)
         for _, cause in causes:
             attempts[cause] = attempts.get(cause, 0) + 1
-        reached = max(job.start_step() or 0, job.base[0])
+        reached = _reached(job)
         streak = dict(status.streak) if reached <= status.streak_step else {}
         for purse in {CHARGED[cause] for _, cause in causes if cause in CHARGED}:
             streak[purse] = streak.get(purse, 0) + 1
@@ -229,7 +230,7 @@ class Planner:
             report = job.reports[worker].value if worker in job.reports else None
             failure = records.Failure(
                 cause=cause,
-                step=report.step if report else max(job.start_step() or 0, job.base[0]),
+                step=report.step if report else _reached(job),
                 worker=worker,
                 message=report.message if report else "the worker vanished (its lease ended)",
                 traceback=report.traceback if report else "",
@@ -376,6 +377,13 @@ def _willing(record: records.WorkerRecord, job: JobView) -> bool:
     return record.only in (None, job.name) and _spec(job).spec not in record.refusals
 
 
+def _reached(job: JobView) -> int:
+    """The furthest step that is known of the job. Not only from claims: those of a lost lease are gone with it."""
+    held = [entry.value.held for entry in job.claims.values()]
+    told = [entry.value.step for entry in job.reports.values()]
+    return max([job.base[0], job.progress.value.step if job.progress else 0, *held, *told])
+
+
 def _assigned(view: View, worker: str) -> str | None:
     entry = view.assigned.get(worker)
     return entry.value if entry else None
@@ -391,10 +399,9 @@ def _counted(job: JobView, report: records.Report, lost: dict[str, records.Cause
 
 
 def _still_leaving(job: JobView, alive: dict[str, records.WorkerRecord]) -> bool:
-    return any(
-        slot in job.claims and member.worker in alive and alive[member.worker].leaving
-        for slot, member in enumerate(job.members)
-    )
+    """Whether all members are on their way out together, and some of them have not let go yet."""
+    here = [alive[member.worker] for member in job.members if member.worker in alive]
+    return bool(job.claims) and all(record.leaving for record in here)
 
 
 def _cause_of_change(job: JobView, members: tuple[records.Member, ...], lost: dict[str, records.Cause]) -> str:

@@ -26,7 +26,6 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Args:
         step: steps done, the step number of the state it holds.
         started: the step at which its generation began.
-        committed: step of the newest commit it knows of.
         loss, lr: of the last step; `samples_per_second` over the last seconds; `step_seconds` of the last step.
     """
 
@@ -38,7 +37,6 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     lr: float | None = None
     samples_per_second: float = 0.0
     step_seconds: float = 0.0
-    committed: int = 0
 
 
 class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):

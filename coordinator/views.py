@@ -34,6 +34,7 @@ class JobView:
     name: str
     spec: Entry[records.JobRecord] | None = None
     desired: str = "running"
+    wish: KeyValue | None = None
     plan: Entry[records.Plan] | None = None
     all_claims: dict[tuple[int, int], Entry[records.Claim]] = field(default_factory=dict)
     head: Entry[records.Head] | None = None
@@ -143,7 +144,7 @@ def _place_in_job(job: JobView, rest: str, kv: KeyValue) -> None:
     if rest in _SINGLE:
         setattr(job, rest, Entry(kv, records.decode(kv.value, _SINGLE[rest], kv.key)))
     elif rest == "desired":
-        job.desired = kv.value.decode()
+        job.desired, job.wish = kv.value.decode(), kv
     elif rest.startswith("claims/"):
         generation, slot = rest.removeprefix("claims/").split("/")
         entry = Entry(kv, records.decode(kv.value, records.Claim, kv.key))

@@ -31,6 +31,9 @@ log = structlog.get_logger()
 
 BEAT_SECONDS = 1.0
 
+MAX_MESSAGE, MAX_TRACEBACK = 4_000, 16_000
+"""Characters of an exception that go into a key; values stay under 100 KB."""
+
 
 @dataclass(slots=True)
 class Agent:
@@ -89,8 +92,8 @@ class Agent:
             generation=self._claimed.get(runner.job, 0),
             cause=end.cause,
             step=end.step,
-            message=end.message,
-            traceback=end.traceback,
+            message=end.message[:MAX_MESSAGE],
+            traceback=end.traceback[-MAX_TRACEBACK:],
         )
         self._report = (runner.job, report)
         if end.cause in ("memory", "refused"):
@@ -173,10 +176,14 @@ class Agent:
             self._claimed[job.name] = job.generation
         else:
             claim = None
+        changed = job.spec is not None and job.spec.value.spec != runner.spec
         yield from publish(runner, job, claim, may_claim=self._may_claim(job, slot))
         yield from report_damage(runner, job)
         if runner.phase == "running":
-            yield from self._while_running(runner, job)
+            yield from self._while_running(runner, job, changed)
+        elif changed and runner.phase in ("preparing", "ready") and runner.publish is None and not runner.committing:
+            yield from self._release(job)
+            yield from runner.stop(now)  # the next one gets the new specification
         elif runner.phase == "ready":
             yield from self._while_ready(runner, assigned, job, slot, claim is not None, now)
         elif runner.phase == "preparing" and (assigned != runner.job or self.leaving_since is not None or job.over):
@@ -186,7 +193,7 @@ class Agent:
         """Whether a claim can be made: it is, once per generation. One that was seen and is gone is not made again."""
         return slot is not None and self._claimed.get(job.name, 0) < job.generation and not job.over
 
-    def _while_running(self, runner: RunnerState, job: JobView) -> Iterator[Action]:
+    def _while_running(self, runner: RunnerState, job: JobView, changed: bool) -> Iterator[Action]:
         run = runner.run
         assert run is not None
         drop = job.over or job.desired == "cancelled" or job.spec is None
@@ -204,7 +211,7 @@ class Agent:
         if self.leaving_since is not None and not runner.leaving:
             runner.leaving = True
             yield Send(messages.Leave())
-        if job.desired == "paused" and not runner.pausing:
+        if (job.desired == "paused" or changed) and not runner.pausing:
             runner.pausing = True
             yield Send(messages.Pause())
 
@@ -295,6 +302,8 @@ class Agent:
         """Told to go while idle: if the newest state is only here, commit it first."""
         if (runner.publish is not None or runner.committing) and not job.over:
             return  # a commit is on its way out
+        if claimed and runner.stopped == "leave" and runner.held > job.base[0] and len(job.claims) > 1:
+            return  # slot 0 commits for all who leave together: until then the generation must not end
         only_here = runner.held > job.base[0] and not runner.leaving
         if only_here and claimed and not job.over and len(job.members) == 1:
             runner.leaving = runner.committing = True

@@ -52,7 +52,7 @@ def fail(error: EasyScaleError) -> NoReturn:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of `easyscale`."""
     try:
-        app(args=list(arguments) if arguments is not None else None, standalone_mode=True)
+        app(args=list(arguments) if arguments is not None else None, prog_name="easyscale")
     except EasyScaleError as error:
         fail(error)
 

@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ..errors import UserError
-from .cli_options import Folder, Format, JobName, Kv, Output, Store, open_both, open_existing, print_json
+from .addresses import open_both, open_existing
+from .cli_options import Folder, Format, JobName, Kv, Output, Store, print_json
 from .submit import Handle, desire
 from .summary import Summary, read_job, read_jobs, summarize
 

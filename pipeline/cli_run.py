@@ -11,7 +11,8 @@ import msgspec
 import typer
 
 from ..errors import UserError
-from .cli_options import Folder, Format, Kv, Output, Store, open_both, print_json
+from .addresses import open_both
+from .cli_options import Folder, Format, Kv, Output, Store, print_json
 from .submit import Handle, How, place
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from typing import Annotated
 import typer
 
 from ..errors import UserError
-from .cli_options import Folder, Format, Kv, Output, Store, open_both, print_json
+from .addresses import open_both
+from .cli_options import Folder, Format, Kv, Output, Store, print_json
 
 
 def add(app: typer.Typer) -> None:

@@ -71,7 +71,7 @@ class Committer:
         say: Callable[[messages.FromRunner], None],
     ) -> None:
         self._store, self._about, self._take, self._say = store, about, take, say
-        self._base = messages.Base()
+        self._base, self._before = messages.Base(), 0
         self._fenced_at = -1
         self._history: dict[int, bytes] = {}
         self._spare: commits.Snapshot | None = None
@@ -109,8 +109,11 @@ class Committer:
 
     def rebase(self, base: messages.Base) -> None:
         """Another commit is the head now."""
+        if base.step > self._base.step:
+            self._before = self._base.step
         self._base = base
-        for step in [s for s in self._history if s <= base.step]:
+        # Lines of one commit more are kept: if this one turns out damaged, the next follows the one before it.
+        for step in [s for s in self._history if s <= min(self._before, base.step)]:
             self._history.pop(step, None)
 
     def record(self, report: Any) -> None:

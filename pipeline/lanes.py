@@ -82,11 +82,13 @@ class StoreLane(Generic[C]):
         """See `generation.Lane`."""
         key = self._key(step, self._run.slot)
         self._step, self._received = step, {}  # first: a failed send must not leave the last step's parts to be taken
+        if key not in self.mine:
+            self.mine.append(key)
         self._store.put(key, pack(control, contribution.to_bytes()), durable=False)
         self._received[self._run.slot] = control, contribution
-        self.mine.append(key)
         while len(self.mine) > KEPT_STEPS:
-            self._store.delete(self.mine.pop(0))
+            self._store.delete(self.mine[0])
+            del self.mine[0]  # after: what could not be removed is removed later
 
     def poll(self, step: int) -> list[tuple[Control, C]] | None:
         """See `generation.Lane`."""

@@ -67,7 +67,10 @@ class LocalCluster:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
-        self.leave()
+        if kind is KeyboardInterrupt:
+            self._signal(signal.SIGKILL)
+        else:
+            self.leave()
         self._stop.set()
         self._coordinator.join(5.0)
         self._kv.close()

@@ -45,7 +45,7 @@ def publish(runner: RunnerState, job: JobView, claim: Entry[records.Claim] | Non
         runner.publish = None
         yield Send(messages.Refused(step=wanted.step, reason="the head moved", moved=base))
     elif claim is not None:
-        yield Write(_publication(wanted, job, claim))
+        yield Write(_publication(wanted, job, claim, runner.progress))
     elif not may_claim:
         runner.publish = None
         reason = f"fenced: this worker has no claim in generation {job.generation}"
@@ -53,7 +53,9 @@ def publish(runner: RunnerState, job: JobView, claim: Entry[records.Claim] | Non
         yield Send(messages.Refused(step=wanted.step, reason=reason))
 
 
-def _publication(wanted: messages.Publish, job: JobView, claim: Entry[records.Claim]) -> Txn:
+def _publication(
+    wanted: messages.Publish, job: JobView, claim: Entry[records.Claim], progress: records.Progress | None
+) -> Txn:
     assert job.plan is not None
     head = records.Head(
         step=wanted.step,
@@ -67,7 +69,10 @@ def _publication(wanted: messages.Publish, job: JobView, claim: Entry[records.Cl
         Compare(claim.kv.key, "create", claim.kv.create_revision),
         unchanged(job.head.kv) if job.head else absent(keys.head(job.name)),
     )
-    return Txn("publish", compares, (Put(keys.head(job.name), records.encode(head)),))
+    operations = [Put(keys.head(job.name), records.encode(head))]
+    if progress is not None:  # so that what is shown of a finished job is its last step
+        operations.append(Put(keys.progress(job.name), records.encode(progress)))
+    return Txn("publish", compares, tuple(operations))
 
 
 def report_damage(runner: RunnerState, job: JobView) -> Iterator[Action]:

@@ -22,12 +22,15 @@ import msgspec
 import structlog
 
 from ..errors import (
+    AddressError,
     CorruptError,
     DeviceError,
     DivergenceError,
     EasyScaleError,
+    NotFoundError,
     ProcessDiedError,
     ScriptError,
+    UnavailableError,
     UserError,
 )
 from . import messages
@@ -333,6 +336,10 @@ def describe(error: BaseException, step: int, folder: Path) -> messages.Failed:
     if isinstance(error, DeviceError):
         return messages.Failed(cause="refused", step=step, message=str(error))
     if isinstance(error, ProcessDiedError):
+        return messages.Failed(cause="died", step=step, message=str(error))
+    if isinstance(error, UnavailableError | AddressError):
+        return messages.Failed(cause="preempted", step=step, message=f"a store does not answer: {error}")
+    if isinstance(error, CorruptError | NotFoundError):
         return messages.Failed(cause="died", step=step, message=str(error))
     lacking = isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and any(words in str(error) for words in MEMORY_WORDS)

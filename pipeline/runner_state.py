@@ -20,6 +20,9 @@ log = structlog.get_logger()
 TERM_SECONDS = 3.0
 """From TERM to KILL."""
 
+STACKS_SECONDS = 0.5
+"""What a process gets to write its stacks, before TERM ends it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Yielded:
@@ -64,6 +67,7 @@ class RunnerState:
     progress: records.Progress | None = None
     hung: float = 0.0
     term_at: float | None = None
+    _asked: bool = False
     _hangs: dict[str, HangWatch] = field(default_factory=dict)
     _computing: str | None = None
 
@@ -131,16 +135,16 @@ class RunnerState:
         """End it when it hangs or does not stop, or when the worker should be gone (`overdue`)."""
         if self.term_at is not None:
             if now >= self.term_at:
+                first, self._asked = not self._asked, True
                 self.term_at = now + TERM_SECONDS
-                yield actions.Signal("kill")
+                yield actions.Signal("term" if self.hung and first else "kill")
             return
         hanging = self._hangs[self._computing].hanging(now) if self._computing else None
         if hanging is not None:
             self.hung = hanging
-            self.term_at = now + TERM_SECONDS
+            self.term_at = now + STACKS_SECONDS
             log.error("agent.hang", job=self.job, seconds=round(hanging, 1), held=self.held)
             yield actions.Signal("stacks")
-            yield actions.Signal("term")
         elif overdue:
             log.warning("agent.step_dropped", job=self.job, held=self.held)
             self.term_at = now + TERM_SECONDS

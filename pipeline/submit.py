@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 import structlog
 
+from .. import logs
 from ..coordinator import keys, records
-from ..coordinator.kv import Delete, Put, absent, open_kv, unchanged
-from ..errors import ChangedError, EasyScaleError, RemoteError, UnavailableError, UserError
-from ..settings import resolve
+from ..coordinator.kv import Delete, Put, absent, unchanged
+from ..errors import ChangedError, EasyScaleError, NotFoundError, RemoteError, UnavailableError, UserError
 from ..storage.blobs import get_blob, put_blob
-from ..storage.objects import open_store
 from ..storage.selftest import require_fit
 from . import bundle as bundles
+from .addresses import open_both
 from .spec import FROZEN, JobSpec
 from .summary import Summary, read_job, summarize
 
@@ -149,10 +149,10 @@ def submit(job: Job, *, kv: str | None = None, store: str | None = None, accept_
     from .inspect import describe
     from .script import running
 
+    if not structlog.is_configured():
+        logs.configure()  # the script's standard output is its own
     spec, bundle = describe(job, running())
-    settings = resolve(kv, store)
-    settings.make_folder()
-    records_at, objects_at = open_kv(settings.kv), open_store(settings.store)
+    _, records_at, objects_at = open_both(kv, store)
     how = place(records_at, objects_at, spec, bundle, accept_changes=accept_changes)
     return Handle(spec.name, records_at, how)
 
@@ -169,16 +169,14 @@ def place(
     """
     require_fit(store)
     view = read_job(kv, spec.name)
-    if view is not None:
-        _refuse_changes(store, view, spec, bundle, accept_changes)
+    redefined = view is not None and _refuse_changes(store, view, spec, bundle, accept_changes)
     record = _record(spec, put_blob(store, spec.encode()), put_blob(store, bundle.data))
     for _ in range(ATTEMPTS):
-        how = _write(kv, view, record)
+        how = _write(kv, view, record, redefined)
         if how is not None:
             return how
         view = read_job(kv, spec.name)
-        if view is not None:
-            _refuse_changes(store, view, spec, bundle, accept_changes)
+        redefined = view is not None and _refuse_changes(store, view, spec, bundle, accept_changes)
     raise UnavailableError(f"job {spec.name!r} is being written by somebody else at {kv.address}; submit it again")
 
 
@@ -198,8 +196,8 @@ def _record(spec: JobSpec, spec_digest: str, code_digest: str) -> records.JobRec
     )
 
 
-def _write(kv: KeyValueStore, view: JobView | None, record: records.JobRecord) -> How | None:
-    """One try. None when somebody else was faster."""
+def _write(kv: KeyValueStore, view: JobView | None, record: records.JobRecord, redefined: bool) -> How | None:
+    """One try. None when somebody else was faster. `redefined`: what defines the bits has changed."""
     name = record.name
     desired = Put(keys.desired(name), b"running")
     if view is None:
@@ -207,22 +205,21 @@ def _write(kv: KeyValueStore, view: JobView | None, record: records.JobRecord) -
         return "created" if created.succeeded else None
     assert view.spec is not None
     old = view.spec.value
-    changed = old.spec != record.spec
-    how: How = "changed" if changed else "found"
+    how: How = "changed" if redefined else "found"
     operations: list[Put | Delete] = []
-    if changed or old != msgspec.structs.replace(record, submitted=old.submitted):
+    if old != msgspec.structs.replace(record, submitted=old.submitted):
         operations.append(Put(keys.spec(name), records.encode(record)))
-    if changed:
+    if redefined:
         operations.append(Delete(keys.probe(name)))  # other code computes other bits
     if view.desired != "running":
         operations.append(desired)
-        how = "changed" if changed else "resumed"
+        how = "changed" if redefined else "resumed"
     compares = [unchanged(view.spec.kv)]
     unfinished = view.state == "done" and record.steps > (view.head.value.step if view.head else 0)
     if view.status is not None and (view.state in ("failed", "cancelled") or unfinished):
         operations.append(restart(view))
         compares.append(unchanged(view.status.kv))
-        how = "changed" if changed else "restarted"
+        how = "changed" if redefined else "restarted"
     if not operations:
         return how
     return how if kv.txn(compares, operations).succeeded else None
@@ -237,12 +234,19 @@ def restart(view: JobView) -> Put:
 
 def _refuse_changes(
     store: ObjectStore, view: JobView, spec: JobSpec, bundle: bundles.Bundle, accept_changes: bool
-) -> None:
+) -> bool:
+    """Whether what defines the bits differs, and that was accepted."""
     assert view.spec is not None
-    old = JobSpec.decode(get_blob(store, view.spec.value.spec))
+    try:
+        old = JobSpec.decode(get_blob(store, view.spec.value.spec))
+    except NotFoundError as error:
+        raise UserError(
+            f"job {spec.name!r} is known at the key-value store, but not in the object store {store.address}",
+            "name the object store that it was submitted with (--store), or use another name (--name)",
+        ) from error
     differences = old.differences(spec)
     if not differences:
-        return
+        return False
     frozen = sorted(differences.keys() & FROZEN)
     if frozen:
         shown = "; ".join(f"{name} was {differences[name][0]!r}, is {differences[name][1]!r}" for name in frozen)
@@ -252,7 +256,7 @@ def _refuse_changes(
         )
     if accept_changes:
         log.warning("submit.changes_accepted", job=spec.name, fields=sorted(differences))
-        return
+        return True
     lines = [f"{name} was {was!r}, is {now!r}" for name, (was, now) in differences.items() if name != "code"]
     if "code" in differences:
         lines.append("the code has changed:")

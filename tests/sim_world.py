@@ -256,6 +256,7 @@ class SimRunner:
         self.steps: Any = None
         self.committer = SimCommitter(self)
         self.committing: messages.Commit | None = None
+        self.early: list[messages.ToRunner] | None = None
         self._wake = 0
 
     def later(self, delay: float, call: Callable[[], None]) -> None:
@@ -285,10 +286,13 @@ class SimRunner:
             self.later(0.01, lambda: self.committer.answer(message))
         elif isinstance(message, messages.Stop):
             self.worker.runner_ends("stopped")
-        elif self.steps is not None and self.session is not None and not isinstance(message, messages.Run):
-            self.session.hear(message)
         elif isinstance(message, messages.Run):
+            self.early = []
             self.later(0.01, lambda: self.run(message))
+        elif self.early is not None:
+            self.early.append(message)  # it waits in the inbox until the generation lets messages in
+        elif self.session is not None and not isinstance(message, messages.Commit):
+            self.session.hear(message)
         elif isinstance(message, messages.Commit):
             self.committing = message
             self.later(0.01, self.enter_commit)
@@ -325,6 +329,9 @@ class SimRunner:
             self.committer.forget()
         self.committer.enter(run.generation, run.base)
         self.session = Session(run, world.steps, world.commit_every)
+        for message in self.early or []:
+            self.session.hear(message)
+        self.early = None
         lane = LocalLane() if len(run.members) == 1 else StoreLane(world.store, JOB, run, Part.from_bytes)
         self.steps = Generation(
             self.session, self.replica, lane, self.committer, self.say, lambda: world.now, samples=world.ests

@@ -284,7 +284,6 @@ def test_what_nobody_wants_is_dropped_at_once(desk: Desk, why: str) -> None:
     assert told.drop
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: a runner goes on with the old specification under a changed job")
 @pytest.mark.parametrize("phase", ["ready", "running"])
 def test_a_runner_of_an_older_specification_is_not_used_any_more(desk: Desk, phase: str) -> None:
     """`--accept-changes` while the job runs: old code and new code must not train one state together."""

@@ -296,7 +296,6 @@ def test_wrong_credentials_are_told_without_showing_them(
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.xfail(strict=True, reason="BUG: open_both makes the folder and the database before it asks the stores")
 @pytest.mark.parametrize("which", ["kv", "store"])
 def test_a_store_that_cannot_be_used_leaves_nothing_half_made(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, which: str
@@ -383,7 +382,6 @@ def test_where_nothing_was_ever_run_nothing_is_made_by_looking(desk: Desk, comma
     assert left(desk.folder) == set()
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: a mistyped file:// address makes a new, empty database there")
 def test_looking_at_a_database_that_is_not_there_makes_none(desk: Desk) -> None:
     refused(desk.run("jobs", "--kv", f"file://{desk.folder}/typo/kv.sqlite"), "typo")
     assert left(desk.folder) == set()

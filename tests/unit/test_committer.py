@@ -168,7 +168,6 @@ def test_a_commit_whose_parent_moved_on_is_built_on_the_new_head(bench: Bench) -
     assert bench.history(again) == [3, 4, 5]
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: rebase throws away lines that are needed when the head turns out damaged")
 def test_a_commit_whose_parent_turned_out_damaged_gets_the_longer_history(bench: Bench) -> None:
     bench.train(2)
     bench.begin()

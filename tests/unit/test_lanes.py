@@ -176,7 +176,6 @@ def test_the_last_part_stays_for_a_peer_that_is_a_step_behind(store: FaultyStore
     assert texts(other.poll(2)) == ["2/0", "2/1"]
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: a send repeated after a failed delete counts its key twice")
 def test_a_failed_clean_up_does_not_take_away_the_part_that_a_peer_still_needs(store: FaultyStore) -> None:
     one, other = lanes(store)
     for step in range(2):
@@ -193,7 +192,6 @@ def test_a_failed_clean_up_does_not_take_away_the_part_that_a_peer_still_needs(s
     assert texts(slow.poll(1)) == ["1/0", "1/1"]
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: a key is forgotten before its object is removed")
 def test_what_could_not_be_removed_is_removed_later(store: FaultyStore) -> None:
     (one,) = lanes(store, 1)
     for step in range(6):

@@ -113,7 +113,6 @@ def test_a_job_that_every_worker_refused_waits_and_says_why(story: Story) -> Non
     assert story.decide() == ["job: waiting (every worker refused this job: a: out of memory; b: another class)"]
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: _allot gives min_workers to a job that no worker is willing to run")
 def test_a_job_that_nobody_can_run_does_not_keep_workers_from_the_next(story: Story) -> None:
     story.worker("a", "idle", None, refusals={SPEC: "out of memory"})
     story.job("small", spec="6" * 64)

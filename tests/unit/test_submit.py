@@ -148,7 +148,6 @@ def test_operational_settings_change_without_further_ado(here: Place) -> None:
     assert JobSpec.decode(get_blob(here.store, here.record().spec)).commit_every == 5
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: another priority deletes the probe and is called a change of the job")
 def test_settings_that_never_reach_the_bits_leave_the_probe_alone(here: Place) -> None:
     here.submit()
     here.put(keys.probe("job"), records.Probe(determinism="c", digest="d"))
@@ -373,9 +372,6 @@ def test_an_unfit_store_is_refused_before_anything_is_written(here: Place) -> No
     assert list(here.store.list("")) == []
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="BUG: says that a blob is missing, not which store was meant"
-)
 def test_a_job_whose_objects_lie_in_another_store_is_told_so(here: Place) -> None:
     here.submit()
     here.store = MemoryStore("another")
