@@ -67,6 +67,7 @@ class Planner:
     _claimed: dict[str, tuple[int, set[int]]] = field(default_factory=dict)
     _passed_over: dict[tuple[str, str], float] = field(default_factory=dict)
     _losses: dict[str, _Loss] = field(default_factory=dict)
+    _left: set[str] = field(default_factory=set)
 
     def decide(self, view: View, now: float) -> list[Txn]:
         """The transactions that this picture calls for."""
@@ -89,11 +90,14 @@ class Planner:
         return now - seen.since
 
     def _alive(self, view: View, now: float) -> dict[str, records.WorkerRecord]:
-        return {
+        alive = {
             worker: entry.value
             for worker, entry in view.workers.items()
             if self._since(entry.kv.key, entry.kv.mod_revision, now) < self.stale
         }
+        members = {member.worker for job in view.jobs.values() for member in job.members}
+        self._left = (self._left & members) | {worker for worker, record in alive.items() if record.leaving}
+        return alive
 
     # ---- between jobs
 
@@ -168,7 +172,7 @@ class Planner:
             if report is not None:
                 lost[member.worker] = report.value.cause
             elif record is None:
-                lost[member.worker] = "died"
+                lost[member.worker] = "preempted" if member.worker in self._left else "died"
             elif slot in claims or job.desired == "paused":
                 continue
             elif slot in claimed:
@@ -293,7 +297,9 @@ class Planner:
         """The members of the next generation, or None to leave things as they are."""
         if status.state in records.TERMINAL:
             return () if job.members else None
-        if job.desired == "paused" and not lost:
+        going = all(alive[m.worker].leaving for m in job.members if m.worker in alive)
+        if job.members and (going or job.desired == "paused") and all(c == "preempted" for c in lost.values()):
+            # Members commit under this generation what only they hold; only when they have let go may it end.
             return () if self._let_go(job, alive, now) else None
         candidates = [w for w in allotted if w not in lost and self._can_serve(job, alive[w], now)]
         spec = _spec(job)
@@ -313,14 +319,12 @@ class Planner:
             grown = self._since(f"growth {job.name}", (job.generation, bool(newcomers)), now)
             if grown < self.settle:
                 return None
-        if shrinking and not lost and not members and _still_leaving(job, alive):
-            return None  # the last ones commit under this generation before they go
         return members
 
     def _let_go(self, job: JobView, alive: dict[str, records.WorkerRecord], now: float) -> bool:
-        """Whether the members of a pausing job are done: they commit under this generation before it may end."""
+        """Whether members that all stop, because the job pauses or because they leave, are done."""
         here = [alive[m.worker] for m in job.members if m.worker in alive]
-        if not job.members or job.claims or any(record.state == "running" for record in here):
+        if job.claims or any(record.state == "running" for record in here):
             return False
         unsaved = any(record.progress and record.progress.step > job.base[0] for record in here)
         waited = self._since(f"pause {job.name}", (job.generation, job.base, unsaved), now)
@@ -396,12 +400,6 @@ def _as_read(entry: Entry[records.Plan] | Entry[records.Status] | None, key: str
 def _counted(job: JobView, report: records.Report, lost: dict[str, records.Cause]) -> bool:
     """Whether this decision takes the report into account, so that it can be removed."""
     return report.worker in lost or job.plan is None or job.plan.value.slot_of(report.worker) is None
-
-
-def _still_leaving(job: JobView, alive: dict[str, records.WorkerRecord]) -> bool:
-    """Whether all members are on their way out together, and some of them have not let go yet."""
-    here = [alive[member.worker] for member in job.members if member.worker in alive]
-    return bool(job.claims) and all(record.leaving for record in here)
 
 
 def _cause_of_change(job: JobView, members: tuple[records.Member, ...], lost: dict[str, records.Cause]) -> str:

@@ -31,6 +31,9 @@ log = structlog.get_logger()
 
 BEAT_SECONDS = 1.0
 
+PLAN_SECONDS = 2.0
+"""How long a worker that leaves waits for a plan without it before it takes the others to be leaving too."""
+
 MAX_MESSAGE, MAX_TRACEBACK = 4_000, 16_000
 """Characters of an exception that go into a key; values stay under 100 KB."""
 
@@ -219,7 +222,7 @@ class Agent:
         self, runner: RunnerState, assigned: str | None, job: JobView, slot: int | None, claimed: bool, now: float
     ) -> Iterator[Action]:
         if self.leaving_since is not None:
-            yield from self._leave(runner, job, claimed, now)
+            yield from self._leave(runner, job, slot, claimed, now)
             return
         if job.desired == "paused" and slot is not None and not job.over:
             yield from self._pause(runner, job, slot, claimed)
@@ -298,33 +301,40 @@ class Agent:
         runner.pausing = runner.leaving = False
         yield Send(runner.run)
 
-    def _leave(self, runner: RunnerState, job: JobView, claimed: bool, now: float) -> Iterator[Action]:
-        """Told to go while idle: if the newest state is only here, commit it first."""
-        if (runner.publish is not None or runner.committing) and not job.over:
-            return  # a commit is on its way out
-        if claimed and runner.stopped == "leave" and runner.held > job.base[0] and len(job.claims) > 1:
-            return  # slot 0 commits for all who leave together: until then the generation must not end
-        only_here = runner.held > job.base[0] and not runner.leaving
-        if only_here and claimed and not job.over and len(job.members) == 1:
-            runner.leaving = runner.committing = True
-            step, manifest = job.base
-            yield Send(messages.Commit(base=messages.Base(step=step, manifest=manifest)))
+    def _leave(
+        self, runner: RunnerState, job: JobView, slot: int | None, claimed: bool, now: float
+    ) -> Iterator[Action]:
+        """Told to go and not running: see that the newest state is not lost with us, then let go."""
+        if slot is not None and not job.over and (runner.held > job.base[0] or self._committing(runner)):
+            # Having stopped together, the others carry the state on: the next plan, without us, is on its way.
+            # If it does not come, they are leaving as well.
+            fresh = runner.started == job.generation and now - runner.stopped_at < PLAN_SECONDS
+            if not fresh:
+                yield from self._save(runner, job, slot, claimed)
             return
         yield from self._release(job)
         yield from runner.stop(now)
 
     def _pause(self, runner: RunnerState, job: JobView, slot: int, claimed: bool) -> Iterator[Action]:
         """Paused and not running: see that the newest state is committed before letting go."""
-        if runner.committing or runner.publish is not None:
-            return
-        base_step, manifest = job.base
-        if runner.held <= base_step:
+        if runner.held > job.base[0] or self._committing(runner):
+            yield from self._save(runner, job, slot, claimed)
+        else:
             yield from self._release(job)
-        elif not claimed:
+
+    def _committing(self, runner: RunnerState) -> bool:
+        return runner.committing or runner.publish is not None
+
+    def _save(self, runner: RunnerState, job: JobView, slot: int, claimed: bool) -> Iterator[Action]:
+        """Bring a state that is only in memory to the store: the first of those who hold the newest commits it."""
+        if self._committing(runner):
+            return
+        if not claimed:
             yield from self._claim(runner, job, slot)
         elif slot == min(job.claims, key=lambda s: (-job.claims[s].value.held, s)):
             runner.committing = True
-            yield Send(messages.Commit(base=messages.Base(step=base_step, manifest=manifest)))
+            step, manifest = job.base
+            yield Send(messages.Commit(base=messages.Base(step=step, manifest=manifest)))
 
     def _release(self, job: JobView) -> Iterator[Action]:
         mine = self._my_claims(job)

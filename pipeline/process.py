@@ -49,6 +49,8 @@ class RunnerProcess:
         self._on_message, self._on_exit = on_message, on_exit
         ours, theirs = socket.socketpair()
         self._socket = ours
+        self._sending = threading.Lock()
+        self._gone = False
         environment = Environment(
             fd=theirs.fileno(), store=store, folder=str(folder), device=device, agent=os.getpid(), cache=cache
         )
@@ -76,8 +78,9 @@ class RunnerProcess:
 
     def send(self, message: messages.ToRunner) -> None:
         """Tell it something; one that is gone does not hear it, and its exit is reported anyway."""
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self._socket.sendall(messages.encode(message))
+        with self._sending, contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            if not self._gone:
+                self._socket.sendall(messages.encode(message))
 
     def signal(self, kind: Literal["stacks", "term", "kill"]) -> None:
         """Signal the process (stacks) or its group."""
@@ -96,7 +99,7 @@ class RunnerProcess:
             self._process.wait()
 
     def _read(self) -> None:
-        with self._socket, self._socket.makefile("rb") as lines:
+        with self._socket.makefile("rb") as lines, contextlib.suppress(ConnectionResetError):
             for line in lines:
                 self._on_message(messages.decode_from_runner(line))
 
@@ -107,6 +110,9 @@ class RunnerProcess:
         self.signal("kill")
         status = self._process.wait()
         self._reader.join()  # its last words come before its death
+        with self._sending:  # not under a send: the descriptor could be somebody else's by then
+            self._gone = True
+            self._socket.close()
         self._on_exit(self._describe(status))
 
     def _describe(self, status: int) -> str:

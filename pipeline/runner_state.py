@@ -42,7 +42,8 @@ class RunnerState:
         hang_floor: see `HangWatch`.
         phase: `preparing` (imports, builds), `ready` (holds a state), `running` a generation, `stopping`.
         held: step of the state it holds.
-        run: the generation it runs; started: the newest one it was ever given; stopped: why the last one ended.
+        run: the generation it runs; started: the newest one it was ever given.
+        stopped, stopped_at: why and when the last one ended.
         told: the last `Yield` sent. pausing, leaving: it was told so. committing: it was asked for a commit.
         publish, damaged: what it said and the store does not show yet.
         hung: seconds without progress after which it was ended. term_at: when the next signal is due.
@@ -57,6 +58,7 @@ class RunnerState:
     run: messages.Run | None = None
     started: int = 0
     stopped: str = ""
+    stopped_at: float = 0.0
     told: Yielded | None = None
     pausing: bool = False
     leaving: bool = False
@@ -91,7 +93,8 @@ class RunnerState:
             self.progress = message.progress
             self.held = message.progress.step
         elif isinstance(message, messages.Idle):
-            self.held, self.run, self.told, self.stopped = message.held, None, None, message.reason
+            self.held, self.run, self.told = message.held, None, None
+            self.stopped, self.stopped_at = message.reason, now
             self._enter("ready")
             log.info("agent.runner_idle", job=self.job, held=message.held, reason=message.reason)
         elif isinstance(message, messages.Publish):

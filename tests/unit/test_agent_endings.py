@@ -10,6 +10,7 @@ from easyscale.coordinator import keys, records
 from easyscale.errors import AddressError, CorruptError, UnavailableError
 from easyscale.pipeline import messages
 from easyscale.pipeline.actions import Exit, Signal, Start
+from easyscale.pipeline.agent import PLAN_SECONDS
 from easyscale.pipeline.runner import describe
 from easyscale.pipeline.runner_state import STACKS_SECONDS, TERM_SECONDS
 from pictures import SPEC
@@ -75,13 +76,30 @@ def test_leaving_with_the_newest_state_commits_it_first(desk: Desk) -> None:
     assert (desk.wrote(actions), sent(actions)) == (["release"], [messages.Stop()])
 
 
-def test_leaving_when_others_hold_the_state_too_commits_nothing(desk: Desk) -> None:
+def test_leaving_before_a_generation_began_commits_since_the_others_may_be_leaving_too(desk: Desk) -> None:
     desk.prepared(held=6)
     desk.plan(1, "me", "b")
     desk.act()
     desk.agent.on_leave(desk.now)
+    assert sent(desk.act()) == [messages.Commit(base=messages.Base())]
+
+
+def test_leaving_with_a_state_that_is_committed_already_just_lets_go(desk: Desk) -> None:
+    desk.prepared(held=6)
+    desk.plan(1, "me", "b")
+    desk.act()
+    desk.head(6)
+    desk.agent.on_leave(desk.now)
     actions = desk.act()
     assert (desk.wrote(actions), sent(actions)) == (["release"], [messages.Stop()])
+
+
+def test_those_who_left_together_without_knowing_it_commit_in_the_end(desk: Desk) -> None:
+    desk.running("b")
+    desk.tell(messages.Idle(generation=1, held=6, reason="leave"))
+    desk.agent.on_leave(desk.now)
+    assert desk.act() == [], "the next plan, without us, is usually on its way"
+    assert sent(desk.act(PLAN_SECONDS)) == [messages.Commit(base=messages.Base())]
 
 
 def test_leaving_ends_the_runner_in_the_middle_of_its_step_when_the_grace_is_over(desk: Desk) -> None:
