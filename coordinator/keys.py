@@ -45,9 +45,14 @@ def claims(name: str) -> str:
     return job(name) + "claims/"
 
 
+def generation_claims(name: str, generation: int) -> str:
+    """The prefix of the claims of one generation."""
+    return f"{claims(name)}{generation:08d}/"
+
+
 def claim(name: str, generation: int, slot: int) -> str:
     """`records.Claim`, under the worker's lease."""
-    return f"{claims(name)}{generation:08d}/{slot:05d}"
+    return f"{generation_claims(name, generation)}{slot:05d}"
 
 
 def head(name: str) -> str:

@@ -7,12 +7,12 @@ what. Leaves to others: leadership (`coordinator.py`), how ranges are cut (`rang
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from . import keys, ranges, records
+from . import keys, ranges, reasons, records
 from .kv import Compare, Delete, Put, absent, unchanged
 from .transactions import Txn
 
@@ -29,6 +29,11 @@ SETTLE_SECONDS = 3.0
 """How long growth waits for other workers that are still preparing, so that they join in one generation."""
 
 KEPT_RECOVERIES = 50
+
+KEPT_DAMAGE = 50
+
+MAX_COUNTED = 32
+"""Reports and claims dealt with one by one in a transaction: etcd takes 128 operations in one."""
 
 CHARGED: dict[records.Cause, str] = {"died": "died", "hang": "died", "raised": "raised"}
 """Which purse an ended attempt is charged to; other causes are free."""
@@ -95,6 +100,8 @@ class Planner:
             for worker, entry in view.workers.items()
             if self._since(entry.kv.key, entry.kv.mod_revision, now) < self.stale
         }
+        for key in [k for k in self._seen if k.startswith(keys.WORKERS) and k[len(keys.WORKERS) :] not in view.workers]:
+            del self._seen[key]
         members = {member.worker for job in view.jobs.values() for member in job.members}
         self._left = (self._left & members) | {worker for worker, record in alive.items() if record.leaving}
         return alive
@@ -136,6 +143,8 @@ class Planner:
     def _decide_job(
         self, job: JobView, allotted: list[str], alive: dict[str, records.WorkerRecord], now: float
     ) -> list[Txn]:
+        if len(job.reports) > MAX_COUNTED:  # the rest is for the next decisions
+            job = replace(job, reports=dict(sorted(job.reports.items())[:MAX_COUNTED]))
         status = job.status.value if job.status else records.Status()
         lost = self._lost(job, alive, now)
         status = self._count(job, status, lost, alive, now)
@@ -147,12 +156,15 @@ class Planner:
         ]
         if members is not None:
             plan = records.Plan(
-                generation=job.generation + 1, members=members, cause=_cause_of_change(job, members, lost)
+                generation=job.generation + 1, members=members, cause=reasons.cause_of_change(job, members, lost)
             )
             operations.append(Put(keys.plan(job.name), records.encode(plan)))
             # A lost member's claim may outlive it (an election restarts leases): its peers must not wait for it.
             gone = [slot for slot, m in enumerate(job.members) if m.worker in lost and slot in job.claims]
-            operations += [Delete(keys.claim(job.name, job.generation, slot)) for slot in gone]
+            if len(gone) > MAX_COUNTED:  # all of them, then: it costs the survivors one step
+                operations.append(Delete(keys.generation_claims(job.name, job.generation), prefix=True))
+            else:
+                operations += [Delete(keys.claim(job.name, job.generation, slot)) for slot in gone]
         if job.status is None or status != job.status.value:
             operations.append(Put(keys.status(job.name), records.encode(status)))
         if not operations:
@@ -239,7 +251,7 @@ class Planner:
                 message=report.message if report else "the worker vanished (its lease ended)",
                 traceback=report.traceback if report else "",
             )
-            return _replace(status, state="failed", reason=_failed_because(failure, status), failure=failure)
+            return _replace(status, state="failed", reason=reasons.failed_because(failure, status), failure=failure)
         return status
 
     def _begin_recovery(
@@ -256,7 +268,7 @@ class Planner:
             return  # nobody had begun: there is nothing to get over
         seen = [job.progress.value.step if job.progress else 0]
         seen += [r.progress.step for r in alive.values() if r.job == job.name and r.progress]
-        cause = "; ".join(f"{worker} {cause}" for worker, cause in sorted(lost.items()))
+        cause = reasons.short("; ".join(f"{worker} {cause}" for worker, cause in sorted(lost.items())), 200)
         self._losses[job.name] = _Loss(now, cause, job.generation, max(seen))
 
     def _finish(self, job: JobView, status: records.Status, now: float) -> records.Status:
@@ -276,7 +288,7 @@ class Planner:
                 recovered=status.recovered + 1,
             )
         if job.damage and (found := job.damage.value.found) and not set(found) <= set(status.damage):
-            status = _replace(status, damage=tuple(sorted({*status.damage, *found})))
+            status = _replace(status, damage=tuple(sorted({*status.damage, *found}))[:KEPT_DAMAGE])
         if status.state in records.TERMINAL:
             return status
         if job.head and job.head.value.step >= _spec(job).steps:
@@ -365,7 +377,7 @@ class Planner:
             return _replace(status, state="paused", reason="paused by the user")
         if members:
             return _replace(status, state="running", reason="")
-        return _replace(status, state="waiting", reason=_waiting_for(_spec(job), allotted, alive))
+        return _replace(status, state="waiting", reason=reasons.waiting_for(_spec(job), allotted, alive))
 
 
 def _replace(status: records.Status, **changes: object) -> records.Status:
@@ -400,39 +412,6 @@ def _as_read(entry: Entry[records.Plan] | Entry[records.Status] | None, key: str
 def _counted(job: JobView, report: records.Report, lost: dict[str, records.Cause]) -> bool:
     """Whether this decision takes the report into account, so that it can be removed."""
     return report.worker in lost or job.plan is None or job.plan.value.slot_of(report.worker) is None
-
-
-def _cause_of_change(job: JobView, members: tuple[records.Member, ...], lost: dict[str, records.Cause]) -> str:
-    if lost:
-        return "; ".join(f"{worker}: {cause}" for worker, cause in sorted(lost.items()))
-    before, after = {m.worker for m in job.members}, {m.worker for m in members}
-    parts = [f"{w} joins" for w in sorted(after - before)] + [f"{w} leaves" for w in sorted(before - after)]
-    return "; ".join(parts) or "commit damaged: agree anew"
-
-
-def _failed_because(failure: records.Failure, status: records.Status) -> str:
-    if failure.cause == "diverged":
-        return f"step {failure.step} was computed twice with different results: {failure.message}"
-    if failure.cause == "raised":
-        return f"the user's code raised at step {failure.step}: {failure.message}"
-    times = status.streak.get("died", 0)
-    return f"step {failure.step} ended {times} attempts without progress; it is quarantined. Last: {failure.message}"
-
-
-def _waiting_for(spec: records.JobRecord, allotted: list[str], alive: dict[str, records.WorkerRecord]) -> str:
-    here = [alive[w] for w in allotted if w in alive]
-    refused = [f"{r.name}: {r.refusals[spec.spec]}" for r in alive.values() if spec.spec in r.refusals]
-    if here:
-        doing = ", ".join(f"{r.name} is {r.state}" for r in here)
-        return f"workers are getting ready ({doing})"
-    if refused and len(refused) == len(alive):
-        return "every worker refused this job: " + "; ".join(sorted(refused))
-    if not alive:
-        return "no worker is alive"
-    staying = sum(1 for r in alive.values() if not r.leaving)
-    if not staying:
-        return f"the {len(alive)} worker(s) here are leaving"
-    return f"needs {spec.min_workers} free worker(s); the {staying} here serve other jobs or are too few"
 
 
 def _assign(view: View, allotted: dict[str, list[str]]) -> list[Txn]:

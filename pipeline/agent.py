@@ -37,6 +37,8 @@ PLAN_SECONDS = 2.0
 MAX_MESSAGE, MAX_TRACEBACK = 4_000, 16_000
 """Characters of an exception that go into a key; values stay under 100 KB."""
 
+MAX_REFUSAL, KEPT_REFUSALS = 1_000, 20
+
 
 @dataclass(slots=True)
 class Agent:
@@ -106,7 +108,8 @@ class Agent:
     def _refuse(self, runner: RunnerState, reason: str) -> None:
         """Not this specification on this device again: the planner passes us over for it."""
         log.error("agent.refused", job=runner.job, reason=reason)
-        self.me = msgspec.structs.replace(self.me, refusals={**self.me.refusals, runner.spec: reason})
+        refusals = {**self.me.refusals, runner.spec: reason[:MAX_REFUSAL]}
+        self.me = msgspec.structs.replace(self.me, refusals=dict(list(refusals.items())[-KEPT_REFUSALS:]))
 
     def on_outcome(self, txn: Txn, outcome: Outcome) -> None:
         """How a transaction of ours ended. Unknown needs nothing: the next picture tells."""

@@ -336,7 +336,10 @@ def test_a_head_found_damaged_makes_the_members_agree_anew_once(story: Story) ->
     story.running("a", "b", held=10)
     story.head(12)
     story.damage("m12", 8)
-    assert story.decide(SOON) == ["job: generation 2 is a[0:2] b[2:4] (commit damaged: agree anew)", "job: running"]
+    assert story.decide(SOON) == [
+        "job: generation 2 is a[0:2] b[2:4] (agree anew: a commit is damaged)",
+        "job: running",
+    ]
     assert status_of(story).damage == ("m12 is bad",)
     story.claims(10, 10)
     assert story.decide(SOON) == []

@@ -1,0 +1,50 @@
+"""What decisions say to people: why a job waits, why its membership changed, why it failed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from . import records
+    from .views import JobView
+
+
+def short(text: str, length: int) -> str:
+    """Cut what goes into a value: with a thousand workers it would outgrow the store's limit."""
+    return text if len(text) <= length else text[: length - 4] + " ..."
+
+
+def cause_of_change(job: JobView, members: tuple[records.Member, ...], lost: dict[str, records.Cause]) -> str:
+    """Why a new generation is planned."""
+    if lost:
+        return short("; ".join(f"{worker}: {cause}" for worker, cause in sorted(lost.items())), 500)
+    before, after = {m.worker for m in job.members}, {m.worker for m in members}
+    parts = [f"{w} joins" for w in sorted(after - before)] + [f"{w} leaves" for w in sorted(before - after)]
+    return short("; ".join(parts), 500) or "agree anew: a commit is damaged"
+
+
+def failed_because(failure: records.Failure, status: records.Status) -> str:
+    """What `show` says of a failed job."""
+    if failure.cause == "diverged":
+        return f"step {failure.step} was computed twice with different results: {failure.message}"
+    if failure.cause == "raised":
+        return f"the user's code raised at step {failure.step}: {failure.message}"
+    times = status.streak.get("died", 0)
+    return f"step {failure.step} ended {times} attempts without progress; it is quarantined. Last: {failure.message}"
+
+
+def waiting_for(spec: records.JobRecord, allotted: list[str], alive: dict[str, records.WorkerRecord]) -> str:
+    """What a job without members waits for."""
+    here = [alive[w] for w in allotted if w in alive]
+    refused = [f"{r.name}: {r.refusals[spec.spec]}" for r in alive.values() if spec.spec in r.refusals]
+    if here:
+        doing = ", ".join(f"{r.name} is {r.state}" for r in here)
+        return short(f"workers are getting ready ({doing})", 500)
+    if refused and len(refused) == len(alive):
+        return short("every worker refused this job: " + "; ".join(sorted(refused)), 4000)
+    if not alive:
+        return "no worker is alive"
+    staying = sum(1 for r in alive.values() if not r.leaving)
+    if not staying:
+        return f"the {len(alive)} worker(s) here are leaving"
+    return f"needs {spec.min_workers} free worker(s); the {staying} here serve other jobs or are too few"
