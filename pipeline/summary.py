@@ -12,14 +12,6 @@ if TYPE_CHECKING:
     from ..coordinator.kv import KeyValueStore
 
 
-class Recovery(msgspec.Struct, frozen=True, kw_only=True):
-    """One loss that was got over."""
-
-    cause: str
-    seconds: float
-    steps_recomputed: int
-
-
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """One job.
 
@@ -53,7 +45,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     lr: float | None
     samples_per_second: float
     attempts: dict[str, int]
-    recoveries: list[Recovery]
+    recoveries: list[records.Recovery]
     damage: list[str]
     traceback: str
 
@@ -90,9 +82,7 @@ def summarize(view: views.JobView) -> Summary:
         lr=progress.lr,
         samples_per_second=progress.samples_per_second if running else 0.0,
         attempts=status.attempts,
-        recoveries=[
-            Recovery(cause=r.cause, seconds=r.seconds, steps_recomputed=r.steps_recomputed) for r in status.recoveries
-        ],
+        recoveries=list(status.recoveries),
         damage=list(status.damage),
         traceback=status.failure.traceback if status.failure else "",
     )
