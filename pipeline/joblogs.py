@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 import structlog
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from ..storage.objects import ObjectStore
 
 MAX_CHUNK = 1 << 20
+SHIP_SECONDS = 2.0
 
 log = structlog.get_logger()
 
@@ -27,36 +29,65 @@ def chunk_key(job: str, worker: str, number: int) -> str:
     return f"jobs/{job}/logs/{worker}/{number:08d}"
 
 
-class LogShipper:
-    """Ships one growing file. Not thread-safe; losing a chunk's upload only delays it.
-
-    Args:
-        path: the file; what it holds already was shipped or belongs to somebody else.
-    """
+class LogFile:
+    """One growing file of one worker and job, brought to the store chunk by chunk."""
 
     def __init__(self, kv: KeyValueStore, store: ObjectStore, job: str, worker: str, path: Path) -> None:
         self._kv, self._store = kv, store
-        self.job, self._worker, self._path = job, worker, path
+        self._job, self._worker, self._path = job, worker, path
         self._chunks = 0
-        self._sent = path.stat().st_size if path.exists() else 0
-        self._length = 0
+        self._sent = 0
 
     def ship(self) -> None:
-        """Send what has been written since the last call."""
+        """Send what has been written since the last call. A failure only delays it."""
         while self._path.exists() and self._path.stat().st_size > self._sent:
             with self._path.open("rb") as file:
                 file.seek(self._sent)
                 data = file.read(MAX_CHUNK)
             try:
-                self._store.put(chunk_key(self.job, self._worker, self._chunks), data)
-                record = records.LogRecord(chunks=self._chunks + 1, length=self._length + len(data))
-                self._kv.txn((), (Put(keys.logs(self.job, self._worker), records.encode(record)),))
+                self._store.put(chunk_key(self._job, self._worker, self._chunks), data)
+                record = records.LogRecord(chunks=self._chunks + 1, length=self._sent + len(data))
+                self._kv.txn((), (Put(keys.logs(self._job, self._worker), records.encode(record)),))
             except EasyScaleError as error:
-                log.warning("logs.not_shipped", job=self.job, error=str(error))
+                log.warning("logs.not_shipped", job=self._job, error=str(error))
                 return
             self._chunks += 1
             self._sent += len(data)
-            self._length += len(data)
+
+
+class LogShipper:
+    """Ships the files of one worker from a thread of its own: a store that is slow must not hold up the agent."""
+
+    def __init__(self, kv: KeyValueStore, store: ObjectStore, worker: str) -> None:
+        self._kv, self._store, self._worker = kv, store, worker
+        self._files: dict[str, LogFile] = {}
+        self._wake = threading.Event()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="easyscale-logs", daemon=True)
+        self._thread.start()
+
+    def add(self, job: str, path: Path) -> None:
+        """Ship this file for this job. One file per job: its chunks are numbered through all its runners."""
+        self._files.setdefault(job, LogFile(self._kv, self._store, job, self._worker, path))
+
+    def hurry(self) -> None:
+        """A runner has ended: somebody will want to read why."""
+        self._wake.set()
+
+    def close(self, timeout: float) -> None:
+        """Ship the rest, for at most `timeout` seconds."""
+        self._closed = True
+        self._wake.set()
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
+        last = False
+        while not last:
+            self._wake.wait(SHIP_SECONDS)
+            self._wake.clear()
+            last = self._closed  # looked at before shipping, so that what was written before `close` is shipped
+            for file in list(self._files.values()):
+                file.ship()
 
 
 def read(store: ObjectStore, job: str, worker: str, record: records.LogRecord, after: int = 0) -> Iterator[bytes]:

@@ -39,7 +39,7 @@ log = structlog.get_logger()
 LEASE_SECONDS = 10.0
 POLL_SECONDS = 0.25
 TICK_SECONDS = 0.05
-SHIP_SECONDS = 2.0
+LAST_LOGS_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +86,7 @@ class Worker:
         self._agent = Agent(me, hang_floor=options.hang_floor, grace=options.grace)
         self._keeper = LeaseKeeper(kv, options.ttl, self._on_lost)
         self._process: RunnerProcess | None = None
-        self._shipper: LogShipper | None = None
-        self._shipped_at = 0.0
+        self._logs = LogShipper(kv, store, self._agent.id)
         self._looked_at = float("-inf")
         self._look_now = False
         self._done = False
@@ -115,7 +114,7 @@ class Worker:
             if self._process is not None:
                 self._process.signal("kill")
                 self._process.wait(5.0)
-            self._ship(last=True)
+            self._logs.close(LAST_LOGS_SECONDS)
             self._keeper.close()
             log.info("worker.ended", worker=self.id)
 
@@ -173,7 +172,7 @@ class Worker:
     def _exited(self, process: list[RunnerProcess], how: str) -> None:
         if self._process in process:
             self._process = None
-            self._ship(last=True)
+            self._logs.hurry()
             self._agent.on_exit(how)
             self._look_now = True
 
@@ -193,7 +192,6 @@ class Worker:
                 self._act(self._agent.deadlines(now))
                 return
         self._act(self._agent.decide(assigned, job, now))
-        self._ship()
 
     def _hold_lease(self) -> None:
         if self._agent.lease == 0:
@@ -228,7 +226,7 @@ class Worker:
     def _start(self, prepare: messages.Prepare) -> None:
         options = self._options
         path = options.folder / "logs" / prepare.job / f"{self.id}.log"
-        self._shipper = LogShipper(self._kv, self._store, prepare.job, self.id, path)
+        self._logs.add(prepare.job, path)
         mine: list[RunnerProcess] = []
         self._process = RunnerProcess(
             store=self._store.address,
@@ -241,12 +239,6 @@ class Worker:
         )
         mine.append(self._process)
         self._process.send(prepare)
-
-    def _ship(self, *, last: bool = False) -> None:
-        now = time.monotonic()
-        if self._shipper is not None and (last or now - self._shipped_at >= SHIP_SECONDS):
-            self._shipped_at = now
-            self._shipper.ship()
 
 
 def install_signals(worker: Worker) -> None:
