@@ -232,7 +232,7 @@ class Planner:
         streak = dict(status.streak) if reached <= status.streak_step else {}
         for purse in {CHARGED[cause] for _, cause in causes if cause in CHARGED}:
             streak[purse] = streak.get(purse, 0) + 1
-        status = _replace(status, attempts=attempts, streak=streak, streak_step=reached)
+        status = _replace(status, attempts=attempts, streak=streak, streak_step=max(reached, status.streak_step))
         return self._judge(job, status, causes)
 
     def _judge(self, job: JobView, status: records.Status, causes: list[tuple[str, records.Cause]]) -> records.Status:

@@ -63,6 +63,13 @@ def test_falling_back_to_an_older_commit_is_no_progress(story: Story) -> None:
     assert status_of(story).state == "failed"
 
 
+def test_dying_here_and_there_below_the_furthest_step_is_no_progress(story: Story) -> None:
+    story.job(retries={"died": 3, "raised": 0})
+    for step in (7, 5, 7, 5):
+        lose(story, "died", step)
+    assert status_of(story).state == "failed"
+
+
 def test_user_code_that_raises_fails_the_job_with_its_traceback(story: Story) -> None:
     lose(story, "raised", 3)
     found = status_of(story)
