@@ -49,7 +49,7 @@ class _Seen:
 
 @dataclass(slots=True)
 class _Loss:
-    """A loss that the job has not yet got over."""
+    """A loss that the job has not yet got over, counted from the last sign of life of those lost."""
 
     since: float
     cause: str
@@ -100,9 +100,10 @@ class Planner:
             for worker, entry in view.workers.items()
             if self._since(entry.kv.key, entry.kv.mod_revision, now) < self.stale
         }
-        for key in [k for k in self._seen if k.startswith(keys.WORKERS) and k[len(keys.WORKERS) :] not in view.workers]:
-            del self._seen[key]
         members = {member.worker for job in view.jobs.values() for member in job.members}
+        known = {keys.worker(worker) for worker in members | view.workers.keys()}
+        for key in [key for key in self._seen if key.startswith(keys.WORKERS) and key not in known]:
+            del self._seen[key]
         self._left = (self._left & members) | {worker for worker, record in alive.items() if record.leaving}
         return alive
 
@@ -269,7 +270,8 @@ class Planner:
         seen = [job.progress.value.step if job.progress else 0]
         seen += [r.progress.step for r in alive.values() if r.job == job.name and r.progress]
         cause = reasons.short("; ".join(f"{worker} {cause}" for worker, cause in sorted(lost.items())), 200)
-        self._losses[job.name] = _Loss(now, cause, job.generation, max(seen))
+        signs = [self._seen[key].since for worker in lost if (key := keys.worker(worker)) in self._seen]
+        self._losses[job.name] = _Loss(min(signs, default=now), cause, job.generation, max(seen))
 
     def _finish(self, job: JobView, status: records.Status, now: float) -> records.Status:
         """Notice the end of a recovery and the end of the job."""

@@ -176,7 +176,13 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recovery(msgspec.Struct, frozen=True, kw_only=True):
-    """One loss that a job got over: seconds from noticing it to the next finished step."""
+    """One loss that a job got over.
+
+    Args:
+        seconds: from the last sign of life of whoever was lost (which comes about once a second) to the next finished
+            step that was heard of.
+        steps_recomputed: steps that had been done and were done again, the one under way included.
+    """
 
     cause: str
     seconds: float
