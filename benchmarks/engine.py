@@ -21,10 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import torch
+from easyscale import logs
 from easyscale.coordinator.records import Member
 from easyscale.pipeline import determinism, messages
 from easyscale.pipeline.committer import About, Committer
 from easyscale.pipeline.data import epoch_of, sample_ids
+from easyscale.pipeline.devices import device_kind
 from easyscale.pipeline.engine import Engine, build
 from easyscale.pipeline.generation import Generation
 from easyscale.pipeline.lanes import LocalLane
@@ -35,7 +37,7 @@ from easyscale.storage.files import FileStore
 from torch.utils.data import default_collate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from easyscale.pipeline.job import Job
     from easyscale.pipeline.spec import JobSpec
@@ -59,7 +61,7 @@ def complete(job: Job, dataset: Any) -> JobSpec:
     return msgspec.structs.replace(spec, samples=len(dataset))
 
 
-def ours(job: Job, folder: Path) -> Iterator[None]:
+def ours(job: Job, folder: Path) -> Generator[None, None, None]:
     """Each `next` makes one step, the way a runner does."""
     training = build(job.build, job.settings)
     spec = complete(job, training.dataset)
@@ -80,10 +82,14 @@ def ours(job: Job, folder: Path) -> Iterator[None]:
     samples = spec.ests * spec.batch_size
     generation = Generation(session, engine, LocalLane(), committer, say, time.monotonic, samples=samples)
     done = engine.step
-    for _ in generation.run():
-        if engine.step > done:
-            done = engine.step
-            yield
+    try:
+        for _ in generation.run():
+            if engine.step > done:
+                done = engine.step
+                yield
+    finally:
+        while not committer.idle:  # it still writes to the folder
+            time.sleep(0.01)
 
 
 def rival(job: Job) -> Iterator[None]:
@@ -124,6 +130,7 @@ def contest(entry: Contest, steps: int, rounds: int, folder: Path) -> tuple[floa
     for number in range(rounds):  # who goes first changes, so that drift hits both alike
         turns = {"a": a, "b": b} if number % 2 else {"b": b, "a": a}
         times.append({name: seconds(turn, steps) for name, turn in turns.items()})
+    a.close()
     ratio = statistics.median(t["b"] / t["a"] for t in times)
     return (
         samples / statistics.median(t["a"] for t in times),
@@ -139,7 +146,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9, help="turns of each")
     arguments = parser.parse_args()
     determinism.configure(1)
-    print(f"{platform.processor() or platform.machine()}, torch {torch.__version__}, 1 thread, commit every 50 steps\n")
+    logs.configure("warning")
+    kind = device_kind("cpu")
+    print(f"{kind} ({platform.machine()}), torch {torch.__version__}, 1 thread, commit every {COMMIT_EVERY} steps\n")
     print("| job | ESTs | ours, samples/s | hand-written loop, samples/s | ratio |\n|---|---|---|---|---|")
     for entry in (Contest("digits", 4), Contest("digits", 16), Contest("gpt", 4), Contest("gpt", 16)):
         steps = max(2, arguments.steps * 4 // entry.ests // (10 if entry.example == "gpt" else 1))
