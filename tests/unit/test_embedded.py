@@ -253,3 +253,38 @@ def test_waiting_costs_next_to_no_cpu(store: EmbeddedStore) -> None:
     before = time.thread_time()
     assert not watch.wait(1.0)
     assert time.thread_time() - before < 0.05
+
+
+def test_closing_while_another_thread_looks_does_not_crash(tmp_path: Path) -> None:
+    """Regression: SQLite crashes when a connection is closed under a thread that uses it. In a process of its own."""
+    code = """
+import sys, threading
+from pathlib import Path
+from easyscale.coordinator.embedded import EmbeddedStore
+from easyscale.errors import EasyScaleError
+
+for i in range(60):
+    store = EmbeddedStore(Path(sys.argv[1]) / "kv.sqlite")
+    looking = threading.Event()
+
+    def look():
+        try:
+            while True:
+                store.pulse()
+                looking.set()
+        except EasyScaleError:
+            pass
+
+    threads = [threading.Thread(target=look) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    looking.wait()
+    store.close()
+    for thread in threads:
+        thread.join(0.02)
+print("survived", flush=True)
+import os
+os._exit(0)
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout.strip()) == (0, "survived"), done.stderr
