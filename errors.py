@@ -69,6 +69,10 @@ class DivergenceError(EasyScaleError):
     """Two computations of the same step gave different states: the promise of determinism is broken."""
 
 
+class NonFiniteError(EasyScaleError):
+    """A NaN or an infinity in a loss, a gradient or a state, which the job's policy does not allow to pass over."""
+
+
 class FencedError(EasyScaleError):
     """A write by somebody whose claim or generation is over was refused."""
 

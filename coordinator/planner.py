@@ -242,7 +242,7 @@ class Planner:
         for worker, cause in causes:
             purse = CHARGED.get(cause)
             spent = purse is not None and status.streak.get(purse, 0) > budget[purse]
-            if not spent and cause != "diverged":
+            if not spent and cause not in records.FINAL:
                 continue
             report = job.reports[worker].value if worker in job.reports else None
             failure = records.Failure(

@@ -13,8 +13,11 @@ from ..errors import CorruptError
 
 R = TypeVar("R")
 
-Cause = Literal["raised", "died", "memory", "hang", "diverged", "refused", "preempted"]
+Cause = Literal["raised", "died", "memory", "hang", "diverged", "nonfinite", "refused", "preempted"]
 """Why an attempt ended. `preempted` is free; `memory` hands the work back; the others have their purses."""
+
+FINAL: frozenset[Cause] = frozenset({"diverged", "nonfinite"})
+"""What another attempt would only repeat: the job fails at once."""
 
 JobState = Literal["waiting", "running", "paused", "done", "failed", "cancelled"]
 TERMINAL: frozenset[JobState] = frozenset({"done", "failed", "cancelled"})

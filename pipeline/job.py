@@ -56,6 +56,7 @@ class Settings(TypedDict, total=False):
     ema: float | None
     schedule: Literal["step", "epoch"]
     reduce: Literal["fp32", "grad"]
+    nonfinite: Literal["stop", "skip", "rewind"]
     numerics: Literal["native"]
     threads: int
     commit_every: int | None

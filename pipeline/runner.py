@@ -27,6 +27,7 @@ from ..errors import (
     DeviceError,
     DivergenceError,
     EasyScaleError,
+    NonFiniteError,
     NotFoundError,
     ProcessDiedError,
     ScriptError,
@@ -333,6 +334,8 @@ def describe(error: BaseException, step: int, folder: Path) -> messages.Failed:
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, DivergenceError):
         return messages.Failed(cause="diverged", step=step, message=str(error))
+    if isinstance(error, NonFiniteError):
+        return messages.Failed(cause="nonfinite", step=step, message=str(error))
     if isinstance(error, DeviceError):
         return messages.Failed(cause="refused", step=step, message=str(error))
     if isinstance(error, ProcessDiedError):

@@ -68,6 +68,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         ema: decay of an exponential moving average of the parameters, which is then what is evaluated.
         schedule: when the LR scheduler steps.
         reduce: dtype in which gradients are summed: `fp32`, or the gradient's own.
+        nonfinite: what a NaN or infinite loss or gradient does: `stop` fails the job, `skip` leaves the step's update
+            out, `rewind` also goes back to the parameters of the last step that `commit_every` divides.
         numerics: `native`: PyTorch's kernels, bits promised inside one determinism class.
         threads: intra-op CPU threads; part of the determinism class.
         commit_every, commit_seconds: a commit every so many steps, or seconds.
@@ -97,6 +99,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ema: float | None = None
     schedule: Literal["step", "epoch"] = "step"
     reduce: Literal["fp32", "grad"] = "fp32"
+    nonfinite: Literal["stop", "skip", "rewind"] = "stop"
     numerics: Literal["native"] = "native"
     threads: int = 1
     commit_every: int | None = None
