@@ -6,9 +6,11 @@ beside these two behind the same protocol, `generation.Lane`.
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import msgspec
+import structlog
 
 from ..errors import CorruptError, NotFoundError
 from .session import Control
@@ -19,9 +21,13 @@ if TYPE_CHECKING:
     from ..storage.objects import ObjectStore
     from .messages import Run
 
+log = structlog.get_logger()
 
 KEPT_STEPS = 2
 """A member that sends its part of step t has everybody's part of t-1, so nobody needs those of t-2 any more."""
+
+MAX_READS = 5
+"""How often an object that arrives damaged is read again, in case it was damaged on its way only."""
 
 
 class Carried(Protocol):
@@ -72,6 +78,7 @@ class StoreLane(Generic[C]):
         self._prefix = f"jobs/{job}/lane/{run.generation:08d}"
         self._step = -1
         self._received: dict[int, tuple[Control, C]] = {}
+        self._damaged = 0
         self.mine: list[str] = []
         """Keys of my objects that may still be wanted; to be removed once nobody is in this generation."""
 
@@ -100,14 +107,24 @@ class StoreLane(Generic[C]):
                 control, data = unpack(self._store.get(self._key(step, slot)))
             except NotFoundError:
                 return None
-            self._received[slot] = control, self._decode(data)
+            except CorruptError as error:
+                self._damaged += 1
+                if self._damaged >= MAX_READS:
+                    raise
+                log.warning("lane.damaged", key=self._key(step, slot), error=str(error))
+                return None
+            self._received[slot], self._damaged = (control, self._decode(data)), 0
         return [self._received[slot] for slot in range(len(self._run.members))]
 
 
 def pack(control: Control, data: bytes) -> bytes:
-    """Control record and contribution as one object: 8 bytes of length, JSON, the rest."""
+    """Control record and contribution as one object: the SHA-256 of the rest, 8 bytes of length, JSON, the data.
+
+    Partials go straight into the state, so a bit that flips on the way must not go unnoticed.
+    """
     head = msgspec.json.encode(control)
-    return len(head).to_bytes(8, "little") + head + data
+    length = len(head).to_bytes(8, "little")
+    return b"".join([_digest(length, head, data), length, head, data])
 
 
 def unpack(data: bytes) -> tuple[Control, bytes]:
@@ -116,8 +133,21 @@ def unpack(data: bytes) -> tuple[Control, bytes]:
     Raises:
         CorruptError: it is something else.
     """
-    length = int.from_bytes(data[:8], "little")
+    digest, rest = data[:DIGEST_BYTES], memoryview(data)[DIGEST_BYTES:]
+    if _digest(rest) != digest:
+        raise CorruptError(f"a lane object of {len(data)} bytes is damaged: it does not have the digest it names")
+    length = int.from_bytes(rest[:8], "little")
     try:
-        return msgspec.json.decode(data[8 : 8 + length], type=Control), data[8 + length :]
+        return msgspec.json.decode(rest[8 : 8 + length], type=Control), bytes(rest[8 + length :])
     except msgspec.DecodeError as error:
         raise CorruptError(f"a lane object is damaged: {error}") from error
+
+
+DIGEST_BYTES = 32
+
+
+def _digest(*pieces: bytes | memoryview) -> bytes:
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+    return digest.digest()

@@ -208,5 +208,40 @@ def test_packing_is_exact_and_damage_is_told() -> None:
     for data in (b"", b"\x00\xff{}", bytes(range(256))):
         assert unpack(pack(control, data)) == (control, data)
     for damaged in (b"", b"\x05", pack(control, b"x")[4:], (10**9).to_bytes(8, "little") + b"{}"):
-        with pytest.raises(CorruptError, match="lane object is damaged"):
+        with pytest.raises(CorruptError, match="a lane object .*is damaged"):
             unpack(damaged)
+
+
+class FlippingStore(MemoryStore):
+    """Flips the last bit of what it answers, so many times."""
+
+    flips = 0
+
+    def get(self, key: str) -> bytes:
+        data = super().get(key)
+        if self.flips:
+            self.flips -= 1
+            return data[:-1] + bytes([data[-1] ^ 1])
+        return data
+
+
+def test_a_partial_with_a_flipped_bit_is_read_again_and_never_used() -> None:
+    store = FlippingStore("flipping")
+    first, second = lanes(store)
+    send(first, 0, 0)
+    send(second, 0, 1)
+    store.flips = 2
+    assert first.poll(0) is None
+    assert first.poll(0) is None
+    assert texts(first.poll(0)) == ["0/0", "0/1"]
+
+
+def test_a_partial_that_stays_damaged_ends_the_attempt() -> None:
+    store = FlippingStore("damaged")
+    first, second = lanes(store)
+    send(first, 0, 0)
+    send(second, 0, 1)
+    store.flips = 100
+    with pytest.raises(CorruptError, match="damaged"):
+        for _ in range(100):
+            assert first.poll(0) is None

@@ -1,0 +1,185 @@
+"""What happens to processes, networks and disks in the faulty phase: each function is one kind of misfortune.
+
+Half of those that befall a process come at once, the other half at one of its next awaits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from easyscale.storage.blobs import blob_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .hub import Process
+    from .world import World
+
+
+def at_an_await(world: World, process: Process, what: str, call: Callable[[], None]) -> None:
+    """Now, or after a few more awaits of the process."""
+
+    def strike() -> None:
+        if process.alive:
+            world.fault(what, process.name)
+            call()
+
+    if world.rng.random() < 0.5:
+        strike()
+    else:
+        process.strike = (world.rng.randint(1, 80), strike)
+
+
+def kill_machine(world: World) -> None:
+    for worker in world.rng.sample(world.living(), min(1, len(world.living()))):
+        at_an_await(world, worker.process, "SIGKILL of agent and runner", worker.process.kill)
+
+
+def kill_all(world: World) -> None:
+    for worker in world.living():
+        world.fault("SIGKILL of every agent and runner", worker.process.name)
+        worker.process.kill()
+
+
+def kill_runner(world: World) -> None:
+    for worker in world.rng.sample(world.living(), min(1, len(world.living()))):
+        runner = worker.runner
+        if runner is not None:
+            at_an_await(world, runner.process, "SIGKILL of a runner", runner.process.kill)
+
+
+def restart(world: World) -> None:
+    for worker in world.rng.sample(world.living(), min(1, len(world.living()))):
+        world.fault("worker killed and restarted under its name", worker.process.name)
+        worker.process.kill()
+        world.add_worker(worker.name)
+
+
+def stop_machine(world: World) -> None:
+    for worker in world.rng.sample(world.living(), min(1, len(world.living()))):
+        seconds = world.rng.uniform(0.5, 25.0)
+        runner = worker.runner
+
+        def stop(worker=worker, runner=runner, seconds=seconds) -> None:  # type: ignore[no-untyped-def]
+            worker.process.stop(seconds)
+            if runner is not None:
+                runner.process.stop(seconds)
+
+        struck = runner.process if runner is not None and world.rng.random() < 0.5 else worker.process
+        at_an_await(world, struck, "SIGSTOP of agent and runner", stop)
+
+
+def stop_agent(world: World) -> None:
+    for worker in world.rng.sample(world.living(), min(1, len(world.living()))):
+        seconds = world.rng.uniform(0.5, 25.0)
+        at_an_await(world, worker.process, "SIGSTOP of an agent", lambda: worker.process.stop(seconds))
+
+
+def stop_runner(world: World) -> None:
+    for worker in world.rng.sample(world.living(), min(1, len(world.living()))):
+        runner = worker.runner
+        if runner is not None:
+            seconds = world.rng.uniform(0.5, 25.0)
+            at_an_await(world, runner.process, "SIGSTOP of a runner", lambda: runner.process.stop(seconds))
+
+
+def leave(world: World) -> None:
+    for worker in world.rng.sample(world.living(), min(1, len(world.living()))):
+        world.fault("SIGTERM of an agent", worker.process.name)
+        worker.leave()
+
+
+def leave_all(world: World) -> None:
+    for worker in world.living():
+        world.fault("SIGTERM of every agent", worker.process.name)
+        worker.leave()
+
+
+def join(world: World) -> None:
+    world.add_worker()
+
+
+def coordinator_dies(world: World) -> None:
+    for coordinator in world.rng.sample(world.leading(), min(1, len(world.leading()))):
+        at_an_await(world, coordinator.process, "SIGKILL of a coordinator", coordinator.process.kill)
+        world.hub.at(world.hub.now + world.rng.uniform(0.0, 5.0), world.add_coordinator)
+
+
+def coordinator_stops(world: World) -> None:
+    for coordinator in world.rng.sample(world.leading(), min(1, len(world.leading()))):
+        seconds = world.rng.uniform(1.0, 12.0)
+        at_an_await(world, coordinator.process, "SIGSTOP of a coordinator", lambda: coordinator.process.stop(seconds))
+
+
+def coordinator_joins(world: World) -> None:
+    if len(world.leading()) < 3:
+        world.add_coordinator()
+
+
+def pause_job(world: World) -> None:
+    job = world.rng.choice(list(world.jobs.values()))
+    if world.view(job).desired == "running":
+        world.desire(job, "paused")
+        world.hub.at(world.hub.now + world.rng.uniform(0.5, 8.0), resume_job, world, job)
+
+
+def resume_job(world: World, job: object) -> None:
+    if world.view(job).desired == "paused":  # type: ignore[arg-type]
+        world.desire(job, "running")  # type: ignore[arg-type]
+
+
+def partition(world: World) -> None:
+    machines = [m.process for m in [*world.living(), *world.leading()]]
+    for process in world.rng.sample(machines, min(1, len(machines))):
+        world.fault("cut off from the key-value store", process.name)
+        world.kv.cut_off[process] = world.hub.now + world.rng.uniform(1.0, 15.0)
+
+
+def kv_down(world: World) -> None:
+    world.fault("key-value store down")
+    world.kv.down_until = world.hub.now + world.rng.uniform(0.5, 15.0)
+
+
+def election(world: World) -> None:
+    world.fault("election restarts all leases")
+    world.kv.inner.elect()
+
+
+def lease_revoked(world: World) -> None:
+    leases = world.kv.inner.leases()
+    if leases:
+        world.fault("lease revoked early")
+        lease = world.rng.choice(leases)
+        if world.rng.random() < 0.5:
+            world.kv.inner.revoke(lease)
+        else:
+            world.kv.inner.revoke_silently(lease)
+
+
+def store_down(world: World) -> None:
+    world.fault("object store down")
+    world.client.down_until = world.hub.now + world.rng.uniform(0.5, 15.0)
+
+
+def store_full(world: World) -> None:
+    world.fault("disk of the object store full")
+    world.client.full_until = world.hub.now + world.rng.uniform(0.5, 15.0)
+
+
+def rot(world: World) -> None:
+    """The newest commit is damaged where it lies."""
+    job = world.rng.choice(list(world.jobs.values()))
+    head = world.view(job).head
+    if head is not None:
+        key = world.rng.choice(world.judge._objects_of(head.value.manifest))
+        world.fault("stored commit damaged", key)
+        world.hurt = True
+        world.client.rot(key)
+
+
+EVERY = [
+    kill_machine, kill_all, kill_runner, restart, stop_machine, stop_agent, stop_runner, leave, leave_all, join,
+    coordinator_dies, coordinator_stops, coordinator_joins, pause_job, partition, kv_down, election, lease_revoked,
+    store_down, store_full, rot,
+]  # fmt: skip
+"""All kinds."""

@@ -1,0 +1,159 @@
+"""What a seed stands for: which jobs, which machines, which faults; and the phases in which the judge looks.
+
+1. *Faults*: stores lie, processes die and stop, users pause. Safety is judged at every write that is applied.
+2. *Peace*: all faults end. Liveness: every job must end, as it should, within `PATIENCE_SECONDS`.
+3. *Departure*: everybody is told to go, and must be gone soon.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from . import misfortunes
+from .faults import Faults, mixture
+from .world import SimJob, World, small_spec
+
+if TYPE_CHECKING:
+    from collections import Counter
+
+PATIENCE_SECONDS = 240.0
+DEPARTURE_SECONDS = 60.0
+SHOWN_LINES = 200
+
+
+@dataclass
+class Outcome:
+    """What became of a seed. `violation` is empty if all was well."""
+
+    seed: int
+    violation: str
+    story: list[str]
+    injected: Counter[str]
+
+    def explain(self) -> str:
+        """All that a person needs who looks into a failure."""
+        path = Path(tempfile.gettempdir()) / f"easyscale-sim-{self.seed}.txt"
+        path.write_text("\n".join(self.story) + "\n")
+        tail = "\n".join(self.story[-SHOWN_LINES:])
+        return (
+            f"{tail}\n\nseed {self.seed}: {self.violation}\n"
+            f"the whole history: {path}\nreplay: make simulate FROM={self.seed} SEEDS=1"
+        )
+
+
+def simulate(seed: int) -> Outcome:
+    """Live through a seed."""
+    world = World(seed)
+    with world.installed():
+        kind = set_up(world)
+        faulty_phase(world, kind)
+        peace(world)
+        departure(world)
+    return Outcome(seed, world.judge.violation, list(world.lines()), world.injected)
+
+
+def set_up(world: World) -> str:
+    """Jobs and machines. Returns what is special about this seed."""
+    rng = world.rng
+    kind = rng.choice(["plain"] * 7 + ["poison", "raise", "hang", "cancel"])
+    for number in range(2 if rng.random() < 0.15 else 1):
+        ests, steps = rng.randint(1, 9), rng.randint(8, 36)
+        every = rng.choice([1, 3, 5, 7, None])
+        commits = {"commit_every": every} if every else {"commit_seconds": rng.choice([0.5, 2.0, 5.0])}
+        died, raised = (rng.randint(1, 3), rng.randint(0, 2)) if number == 0 else (10_000, 0)
+        spec = small_spec(
+            f"job{number}", ests, steps, **commits,
+            died=died if kind == "poison" else 10_000, raised=raised if kind == "raise" else 0,
+            min_workers=rng.choice([1, 1, 1, min(2, ests)]), max_workers=rng.choice([None, None, 2]),
+            evaluate_every=rng.choice([0, 0, 4]),
+        )  # fmt: skip
+        job = world.submit(spec)
+        if number == 0:
+            befall(world, job, kind)
+    for _ in range(rng.choice([1, 1, 2, 2, 3])):
+        world.add_coordinator()
+    for _ in range(rng.randint(1, 4)):
+        world.add_worker()
+    return kind
+
+
+def befall(world: World, job: SimJob, kind: str) -> None:
+    """What the user's code of this job does."""
+    rng = world.rng
+    step = rng.randrange(1, job.steps)
+    if kind == "poison":
+        job.poison, job.expect = step, {"failed"}
+    elif kind == "raise":
+        times = rng.randint(1, 3)
+        job.raises[step] = times
+        job.expect = {"failed"} if times > job.spec.retries.raised else {"done"}
+    elif kind == "hang":
+        job.hangs[step] = rng.randint(1, 2)
+    elif kind == "cancel":
+        job.expect = {"cancelled", "done"}
+        world.hub.at(world.hub.now + rng.uniform(0.0, 30.0), lambda: world.desire(job, "cancelled"))
+
+
+def faulty_phase(world: World, kind: str) -> None:
+    """Misfortune after misfortune. Where attempts are to be counted exactly, those of the story are the only ones."""
+    rng = world.rng
+    if kind in ("poison", "raise"):
+        return
+    end = world.hub.now + rng.uniform(15.0, 45.0)
+    known = [what for what in misfortunes.EVERY if rng.random() < 0.4]
+    world.faulty, world.faults = True, mixture(rng) if rng.random() < 0.8 else Faults()
+    mean = rng.choice([1.0, 3.0, 6.0])
+
+    def again() -> None:
+        if world.hub.now < end and not world.judge.violation:
+            if known:
+                rng.choice(known)(world)
+            if len(world.living()) < 2:
+                world.hub.at(world.hub.now + rng.uniform(0.0, 5.0), world.add_worker)
+            world.hub.at(world.hub.now + rng.expovariate(1 / mean), again)
+
+    world.hub.at(world.hub.now + rng.uniform(0.0, 3.0), again)
+    world.run(end - world.hub.now)
+
+
+def peace(world: World) -> None:
+    """All faults end, and everything must come to its end."""
+    world.note("=== peace")
+    world.faulty, world.faults = False, Faults()
+    world.kv.down_until = world.client.down_until = world.client.full_until = 0.0
+    world.kv.cut_off.clear()
+    for machine in [*world.workers, *world.coordinators, *world.runners]:
+        machine.process.strike = None
+        machine.process.stopped_until = min(machine.process.stopped_until, world.hub.now + 1.0)
+    for job in world.jobs.values():
+        misfortunes.resume_job(world, job)
+    while len([w for w in world.living() if not w.left]) < 2:
+        world.add_worker()
+    if not world.leading():
+        world.add_coordinator()
+    world.run(PATIENCE_SECONDS, world.all_over)
+    for job in world.jobs.values():
+        view = world.view(job)
+        reason = view.status.value.reason if view.status else ""
+        world.judge.check(
+            view.state in job.expect,
+            f"{PATIENCE_SECONDS:g} s after the last fault {job.name} is {view.state!r} ({reason}), "
+            f"not {' or '.join(sorted(job.expect))}",
+        )
+        if view.state == "done":
+            world.judge.check(
+                view.head and view.head.value.step == job.steps, f"{job.name} is done, and its head is not at its end"
+            )
+        world.judge.check_attempts(job, view)
+
+
+def departure(world: World) -> None:
+    """Everybody is told to go."""
+    for worker in world.living():
+        worker.leave()
+    world.run(DEPARTURE_SECONDS, lambda: not world.living())
+    for worker in world.living():
+        world.judge.check(False, f"{worker.process.name} was told to go {DEPARTURE_SECONDS:g} s ago and is still there")

@@ -1,0 +1,243 @@
+"""One simulated cluster: stores, processes, jobs, faults and the judge, all decided by a seed."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+import traceback
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from easyscale.coordinator import keys, records, views
+from easyscale.coordinator.kv import Put
+from easyscale.pipeline.spec import JobSpec, Retries
+from easyscale.storage import s3
+
+from . import actors, virtual
+from .faults import Faults
+from .hub import Hub
+from .judge import Judge
+from .kv import LyingKV
+from .objects import FakeClient, SimS3
+from .training import expected_values
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from .hub import Process
+
+DIGEST = "0" * 64
+
+
+@dataclass
+class SimJob:
+    """A job, and what the user's code does besides training.
+
+    Args:
+        expect: states in which it may end.
+        poison: the step that kills its runner each time it is computed.
+        raises, hangs: step -> how many more times the user's code raises or hangs there.
+        raised, killed: how often it has, and how often the poisoned step has killed.
+    """
+
+    spec: JobSpec
+    steps: int
+    expect: set[str] = field(default_factory=lambda: {"done"})
+    poison: int | None = None
+    raises: dict[int, int] = field(default_factory=dict)
+    hangs: dict[int, int] = field(default_factory=dict)
+    raised: int = 0
+    killed: int = 0
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def expected(self) -> tuple[int, ...]:
+        return expected_values(self.spec.ests, self.steps)
+
+
+class World:
+    """The cluster.
+
+    Args:
+        seed: everything random.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.hub = Hub(self._crashed)
+        self.story: list[tuple[float, str, str, dict[str, Any]]] = []
+        self.injected: Counter[str] = Counter()
+        self.faults = Faults()
+        self.faulty = False
+        self.hurt = False
+        """Stored bytes were damaged: from now on a runner may meet what it cannot read."""
+        self.jobs: dict[str, SimJob] = {}
+        self.workers: list[actors.SimWorker] = []
+        self.coordinators: list[actors.SimCoordinator] = []
+        self.runners: list[actors.RunnerProcess] = []
+        self.channel: Any = None
+        self.numbers = itertools.count(1)
+        self.worker_ttl = self.rng.choice([3.0, 6.0, 10.0])
+        self.coordinator_ttl = self.rng.choice([3.0, 6.0])
+        self.hang_floor = 6.0
+        self.step_seconds = self.rng.choice([0.1, 0.3])
+        self.judge = Judge(self)
+        self.kv = LyingKV(self)
+        self.client = FakeClient(self)
+        self.store = SimS3(self.client, deadline=self.rng.choice([3.0, 10.0, 30.0]))
+
+    # ---- the frame
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """The product lives in this world."""
+        kept = structlog.get_config()
+        actors.RunnerProcess.numbers = itertools.count(1)
+        small = [(s3, {"MULTIPART_ABOVE": 600, "PART_SIZE": 400})] if self.rng.random() < 0.3 else []
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(virtual.installed(self.hub, self.rng))
+            for module, substitutes in [*actors.names(self), *small]:
+                for name, value in substitutes.items():
+                    stack.callback(setattr, module, name, getattr(module, name))
+                    setattr(module, name, value)
+            structlog.configure(
+                processors=[self._logged], wrapper_class=structlog.make_filtering_bound_logger(20), cache_logger_on_first_use=False
+            )
+            stack.callback(structlog.configure, **kept)
+            try:
+                yield
+            finally:
+                self._end()
+
+    def _end(self) -> None:
+        """Every process ends; otherwise its greenlets would be unwound in the middle of another world."""
+        machines: list[Any] = [*self.workers, *self.coordinators, *self.runners]
+        for process in [machine.process for machine in machines]:
+            process.on_death.clear()
+            process.alive = False
+            process._unwind()
+
+    def _crashed(self, process: Process, error: BaseException) -> None:
+        trace = "".join(traceback.format_exception(error)[-4:])
+        self.judge.check(False, f"{process.name} crashed: {type(error).__name__}: {error}\n{trace}")
+
+    def _logged(self, logger: Any, method: str, event: dict[str, Any]) -> Any:
+        del logger, method
+        name = event.pop("event")
+        event.pop("worker", None)
+        self.note(name, **event)
+        raise structlog.DropEvent
+
+    # ---- what happened
+
+    def note(self, what: str, **fields: Any) -> None:
+        """A line of the history."""
+        process = self.hub.process
+        self.story.append((self.hub.now, process.name if process else "-", what, fields))
+
+    def fault(self, kind: str, detail: str = "") -> None:
+        """A fault is injected."""
+        self.injected[kind] += 1
+        self.note(f"~ {kind}{' ' if detail else ''}{detail}")
+
+    def chance(self, rate: str, kind: str) -> bool:
+        """Whether a fault of this kind strikes now."""
+        probability = getattr(self.faults, rate)
+        if not probability or self.rng.random() >= probability:
+            return False
+        self.fault(kind)
+        return True
+
+    def lines(self) -> Iterator[str]:
+        """The history, readable."""
+        for when, who, what, fields in self.story:
+            text = "  ".join(f"{key}={str(value)[:400]}" for key, value in fields.items())
+            yield f"{when - 1000.0:9.3f}  {who:<14} {what}  {text}".rstrip()
+
+    # ---- actors
+
+    def submit(self, spec: JobSpec, **changes: Any) -> SimJob:
+        """A job that exists from now on."""
+        assert spec.steps is not None
+        job = self.jobs[spec.name] = SimJob(spec, spec.steps, **changes)
+        record = records.JobRecord(
+            name=spec.name, spec=DIGEST[:-1] + str(len(self.jobs)), code=DIGEST, steps=job.steps, ests=spec.ests,
+            min_workers=spec.min_workers, max_workers=spec.max_workers,
+            retries=records.Retry(died=spec.retries.died, raised=spec.retries.raised),
+        )  # fmt: skip
+        operations = (Put(keys.spec(spec.name), records.encode(record)), Put(keys.desired(spec.name), b"running"))
+        self.kv.inner.txn((), operations)
+        return job
+
+    def desire(self, job: SimJob, what: str) -> None:
+        """The user wants something."""
+        self.note(f"user wants {job.name} {what}")
+        self.kv.inner.txn((), (Put(keys.desired(job.name), what.encode()),))
+
+    def add_worker(self, name: str | None = None) -> actors.SimWorker:
+        """Another machine."""
+        worker = actors.SimWorker(self, name or f"w{next(self.numbers)}")
+        self.workers.append(worker)
+        self.note(f"{worker.name} starts")
+        return worker
+
+    def add_coordinator(self) -> None:
+        """Another candidate for leadership."""
+        self.coordinators.append(actors.SimCoordinator(self))
+        self.note(f"{self.coordinators[-1].process.name} starts")
+
+    def living(self) -> list[actors.SimWorker]:
+        return [worker for worker in self.workers if worker.alive]
+
+    def leading(self) -> list[actors.SimCoordinator]:
+        return [c for c in self.coordinators if c.process.alive]
+
+    def story_of(self, job: SimJob, step: int, runner: actors.RunnerProcess) -> None:
+        """The user's code at work on a step: it takes time, and does what the story says."""
+        hub, seconds = self.hub, self.step_seconds
+        hub.sleep(self.rng.uniform(0.2, 1.0) * seconds)
+        if job.poison == step:
+            job.killed += 1
+            self.fault("step that kills its runner")
+            runner.how = "ended by SIGSEGV"
+            runner.process.kill()
+        elif job.raises.get(step, 0) > 0:
+            job.raises[step] -= 1
+            job.raised += 1
+            self.fault("user code raises")
+            raise actors.UserError(f"planned, at step {step}")
+        elif job.hangs.get(step, 0) > 0:
+            job.hangs[step] -= 1
+            self.fault("user code hangs")
+            runner.hanging = True
+            hub.sleep(float("inf"))
+        hub.sleep(self.rng.uniform(0.0, 0.5) * seconds)
+
+    # ---- looking
+
+    def view(self, job: SimJob) -> views.JobView:
+        """What is true of a job."""
+        return views.parse(self.kv.inner.range(keys.job(job.name))).jobs[job.name]
+
+    def all_over(self) -> bool:
+        return all(self.view(job).over for job in self.jobs.values())
+
+    def run(self, seconds: float, stop: Callable[[], bool] = lambda: False) -> None:
+        """Let time pass, until the first violation."""
+        self.hub.run(self.hub.now + seconds, lambda: bool(self.judge.violation) or stop())
+
+
+def small_spec(name: str, ests: int, steps: int, **changes: Any) -> JobSpec:
+    """A job of the simulation."""
+    return JobSpec(
+        name=name, script="train.py::build", code=DIGEST, data=DIGEST, samples=1000, ests=ests, batch_size=1,
+        steps=steps, retries=Retries(died=changes.pop("died", 10_000), raised=changes.pop("raised", 0)), **changes,
+    )  # fmt: skip
+
+
