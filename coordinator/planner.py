@@ -293,7 +293,7 @@ class Planner:
             status = _replace(status, damage=tuple(sorted({*status.damage, *found}))[:KEPT_DAMAGE])
         if status.state in records.TERMINAL:
             return status
-        if job.head and job.head.value.step >= _spec(job).steps:
+        if job.base[0] >= _spec(job).steps:  # not the head: that one may be damaged
             return _replace(status, state="done", reason="")
         if job.desired == "cancelled":
             return _replace(status, state="cancelled", reason="cancelled by the user")
@@ -354,13 +354,7 @@ class Planner:
     def _reread(self, job: JobView) -> bool:
         """Whether the head turned out damaged after the members claimed, so that they must agree anew."""
         damage, plan = job.damage, job.plan
-        return bool(
-            damage
-            and plan
-            and job.head
-            and damage.value.manifest == job.head.value.manifest
-            and damage.kv.mod_revision > plan.kv.mod_revision
-        )
+        return bool(job.damaged and damage and plan and damage.kv.mod_revision > plan.kv.mod_revision)
 
     def _explain(
         self,

@@ -65,10 +65,15 @@ class JobView:
         """Step and manifest of the newest commit that can be read; (0, None) is the initial state."""
         if self.head is None:
             return 0, None
-        head = self.head.value
-        if self.damage is not None and self.damage.value.manifest == head.manifest:
+        if self.damage is not None and self.damaged:
             return self.damage.value.usable_step, self.damage.value.usable_manifest
-        return head.step, head.manifest
+        return self.head.value.step, self.head.value.manifest
+
+    @property
+    def damaged(self) -> bool:
+        """Whether the head is known to be damaged: any commit newer than `base` may take its place."""
+        head, damage = self.head, self.damage
+        return head is not None and damage is not None and damage.value.manifest == head.value.manifest
 
     @property
     def state(self) -> records.JobState:

@@ -18,7 +18,7 @@ from ..coordinator.kv import Delete, Put, absent, unchanged
 from ..coordinator.transactions import Txn
 from . import messages
 from .actions import Action, Exit, Send, Start, Write
-from .publishing import publish, report_damage
+from .publishing import base_of, publish, report_damage
 from .runner_state import RunnerState, Yielded
 
 if TYPE_CHECKING:
@@ -291,10 +291,9 @@ class Agent:
         assert job.plan is not None
         if step is None or runner.committing or runner.started >= job.generation:
             return  # a generation is run once: whoever stopped in it waits for the next
-        base_step, manifest = job.base
+        base = base_of(job)
         held = [job.claims[s].value.held for s in range(len(job.members))]
-        base = messages.Base(step=base_step, manifest=manifest)
-        if step > base_step and min(held) < step:
+        if step > base.step and min(held) < step:
             if held.index(step) == slot:
                 runner.committing = True
                 yield Send(messages.Commit(base=base))
@@ -336,8 +335,7 @@ class Agent:
             yield from self._claim(runner, job, slot)
         elif slot == min(job.claims, key=lambda s: (-job.claims[s].value.held, s)):
             runner.committing = True
-            step, manifest = job.base
-            yield Send(messages.Commit(base=messages.Base(step=step, manifest=manifest)))
+            yield Send(messages.Commit(base=base_of(job)))
 
     def _release(self, job: JobView) -> Iterator[Action]:
         mine = self._my_claims(job)

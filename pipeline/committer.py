@@ -112,6 +112,7 @@ class Committer:
         if base.step > self._base.step:
             self._before = self._base.step
         self._base = base
+        self.heal |= base.damaged
         # Lines of one commit more are kept: if this one turns out damaged, the next follows the one before it.
         for step in [s for s in self._history if s <= min(self._before, base.step)]:
             self._history.pop(step, None)
@@ -196,7 +197,7 @@ class Committer:
                 generation=order.generation,
                 metrics=order.metrics,
                 history=self._lines(base.step, step),
-                share=order.share,
+                share=(0, 1) if self.heal else order.share,  # the others do not know which blobs are damaged either
                 patience=PATIENCE_SECONDS,
                 overwrite=self.heal,
             )

@@ -17,10 +17,14 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Base(msgspec.Struct, frozen=True, kw_only=True):
-    """A commit to start from: its step and manifest digest; (0, None) is the initial state."""
+    """A commit to start from: its step and manifest digest; (0, None) is the initial state.
+
+    `damaged`: the head that followed it is damaged, so what is in the store already may have to be sent again.
+    """
 
     step: int = 0
     manifest: str | None = None
+    damaged: bool = False
 
 
 # ---- agent -> runner

@@ -25,6 +25,12 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 
+def base_of(job: JobView) -> messages.Base:
+    """The commit to build on."""
+    step, manifest = job.base
+    return messages.Base(step=step, manifest=manifest, damaged=job.damaged)
+
+
 def publish(runner: RunnerState, job: JobView, claim: Entry[records.Claim] | None, may_claim: bool) -> Iterator[Action]:
     """What to do about a commit that the runner wants published.
 
@@ -34,14 +40,12 @@ def publish(runner: RunnerState, job: JobView, claim: Entry[records.Claim] | Non
     wanted = runner.publish
     if wanted is None:
         return
-    head = job.head.value if job.head else None
-    step, manifest = job.base
-    base = messages.Base(step=step, manifest=manifest)
-    repairs = head is not None and step < wanted.step == head.step  # the head is damaged, this one takes its place
-    if head is not None and (head.manifest == wanted.manifest or (head.step >= wanted.step and not repairs)):
+    base = base_of(job)
+    itself_damaged = job.damaged and job.head is not None and job.head.value.manifest == wanted.manifest
+    if base.step >= wanted.step:
         runner.publish = None
         yield Send(messages.Published(base=base))
-    elif wanted.parent != manifest:
+    elif wanted.parent != base.manifest or itself_damaged:
         runner.publish = None
         yield Send(messages.Refused(step=wanted.step, reason="the head moved", moved=base))
     elif claim is not None:
@@ -80,7 +84,7 @@ def report_damage(runner: RunnerState, job: JobView) -> Iterator[Action]:
     found = runner.damaged
     if found is None:
         return
-    known = job.damage is not None and found.usable.manifest == job.damage.value.usable_manifest
+    known = job.damaged and job.damage is not None and found.usable.manifest == job.damage.value.usable_manifest
     if job.head is None or known or found.manifest != job.base[1]:
         runner.damaged = None  # somebody else has said it, or the head has moved on
         return

@@ -83,6 +83,9 @@ class RunnerState:
         if isinstance(message, messages.Computing):
             self.begins(message.what, now)
             return
+        if isinstance(message, messages.Publish):
+            self.publish = message  # from the thread that commits: no sign of life of the one that computes
+            return
         if self._computing is not None:
             self._hangs[self._computing].end(now)
             self._computing = None
@@ -97,8 +100,6 @@ class RunnerState:
             self.stopped, self.stopped_at = message.reason, now
             self._enter("ready")
             log.info("agent.runner_idle", job=self.job, held=message.held, reason=message.reason)
-        elif isinstance(message, messages.Publish):
-            self.publish = message
         elif isinstance(message, messages.Committed):
             self.committing = False
         elif isinstance(message, messages.Damaged):

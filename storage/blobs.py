@@ -67,6 +67,9 @@ def get_blob(store: ObjectStore, digest: str) -> bytes:
     """
     data = store.get(blob_key(digest))
     found = blob_digest(data)
+    if found != digest:  # once more: it may have been damaged only on its way
+        data = store.get(blob_key(digest))
+        found = blob_digest(data)
     if found != digest:
         raise CorruptError(
             f"{store.address}: {blob_key(digest)} is damaged: its {len(data)} bytes have the digest {found}"

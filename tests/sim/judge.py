@@ -160,8 +160,7 @@ class Judge:
             hurt = any(client.damaged(key) for key in self._objects_of(old.manifest)) or self.world.hurt
             self.check(hurt, f"the head {old.step} of {name} was given up, and nothing is wrong with it")
             parent, at = damage.usable_manifest, damage.usable_step
-        self.check(old is None or head.step >= old.step, f"the head of {name} went back to {head.step}")
-        self.check(head.step > at, f"the head of {name} was replaced by {head.step}")
+        self.check(head.step > at, f"the head of {name} went from step {at} to step {head.step}")
         self.check(manifest.parent == parent, f"the chain of {name} is broken at step {head.step}")
         self.check(manifest.step == head.step, f"head {head.step} of {name} names step {manifest.step}")
         missing = [key for key in self._objects_of(head.manifest) if not self._present(key)]

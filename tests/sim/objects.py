@@ -75,6 +75,7 @@ class FakeClient:
         if self.world.chance("store_cut", "answer cut short"):
             return {"Body": Body()}
         if data and self.world.chance("store_flip", "bit flipped on the way"):
+            self.world.hurt = True
             data = self._flipped(data)
         return {"Body": io.BytesIO(data)}
 
@@ -144,6 +145,7 @@ class FakeClient:
         self.intact.setdefault(key, data)
         if key.startswith("blobs/") and len(data) > 1 and world.chance("store_torn", "torn upload"):
             data = data[: len(data) // 2]
+            world.hurt = True
         if key not in self.objects:
             self._listed.append((world.hub.now, key, True))
         self.objects[key] = data
