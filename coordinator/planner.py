@@ -148,6 +148,8 @@ class Planner:
             job = replace(job, reports=dict(sorted(job.reports.items())[:MAX_COUNTED]))
         status = job.status.value if job.status else records.Status()
         lost = self._lost(job, alive, now)
+        if _stopping(job, lost, alive) and not self._let_go(job, alive, now):
+            lost = {}  # their generation goes on: they are counted when it ends, and only then
         status = self._count(job, status, lost, alive, now)
         status = self._finish(job, status, now)
         members = self._members(job, status, allotted, alive, lost, now)
@@ -311,8 +313,7 @@ class Planner:
         """The members of the next generation, or None to leave things as they are."""
         if status.state in records.TERMINAL:
             return () if job.members else None
-        going = all(alive[m.worker].leaving for m in job.members if m.worker in alive)
-        if job.members and (going or job.desired == "paused") and all(c == "preempted" for c in lost.values()):
+        if _stopping(job, lost, alive):
             # Members commit under this generation what only they hold; only when they have let go may it end.
             return () if self._let_go(job, alive, now) else None
         candidates = [w for w in allotted if w not in lost and self._can_serve(job, alive[w], now)]
@@ -387,6 +388,13 @@ def _spec(job: JobView) -> records.JobRecord:
 
 def _willing(record: records.WorkerRecord, job: JobView) -> bool:
     return record.only in (None, job.name) and _spec(job).spec not in record.refusals
+
+
+def _stopping(job: JobView, lost: dict[str, records.Cause], alive: dict[str, records.WorkerRecord]) -> bool:
+    """Whether all members stop for good, because the job pauses or because they leave, and none of them failed."""
+    going = all(alive[member.worker].leaving for member in job.members if member.worker in alive)
+    willing = all(cause == "preempted" for cause in lost.values())
+    return bool(job.members) and (going or job.desired == "paused") and willing
 
 
 def _reached(job: JobView) -> int:

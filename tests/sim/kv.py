@@ -18,6 +18,16 @@ if TYPE_CHECKING:
 STALE_SECONDS = 3.0
 
 
+class Ordered(dict[Any, None]):
+    """A set that is gone through in order of entry: chance must be drawn in the same order in every run."""
+
+    def add(self, item: Any) -> None:
+        self[item] = None
+
+    def discard(self, item: Any) -> None:
+        self.pop(item, None)
+
+
 class Picture(NamedTuple):
     """All keys as they were."""
 
@@ -31,6 +41,7 @@ class JudgedKV(MemoryKV):
     def __init__(self, world: World) -> None:
         super().__init__("sim", clock=lambda: world.hub.now)
         self._world = world
+        self._watches = Ordered()  # type: ignore[assignment]
         self.author: Process | None = None
         self.pictures: deque[Picture] = deque(maxlen=64)
         self.ghosts: set[int] = set()

@@ -152,8 +152,11 @@ def peace(world: World) -> None:
 
 def departure(world: World) -> None:
     """Everybody is told to go."""
-    for worker in world.living():
+    told = world.living()
+    for worker in told:
         worker.leave()
-    world.run(DEPARTURE_SECONDS, lambda: not world.living())
-    for worker in world.living():
-        world.judge.check(False, f"{worker.process.name} was told to go {DEPARTURE_SECONDS:g} s ago and is still there")
+    world.run(DEPARTURE_SECONDS, lambda: not any(worker.alive for worker in told))
+    for worker in told:
+        world.judge.check(
+            not worker.alive, f"{worker.process.name} was told to go {DEPARTURE_SECONDS:g} s ago and is still there"
+        )

@@ -200,6 +200,13 @@ def test_who_waits_or_steps_does_not_hang(desk: Desk, word: messages.FromRunner)
     assert desk.act(1e4) == []
 
 
+def test_a_commit_that_goes_on_is_no_sign_of_life_of_a_step_that_hangs(desk: Desk) -> None:
+    desk.running("b")
+    desk.tell(messages.Computing())
+    desk.tell(messages.Publish(step=8, manifest="m8", state_digest="s8", parent=None))
+    assert Signal("stacks") in desk.act(10 * FLOOR + 0.1)
+
+
 def test_each_kind_of_work_has_a_deadline_of_its_own(desk: Desk) -> None:
     desk.running("b")
     for _ in range(4):

@@ -284,3 +284,16 @@ def test_after_damage_the_next_commit_sends_everything_again_once(bench: Bench) 
     bench.publish()
     assert commits.read_commit(bench.store, wanted.manifest)[1]["step"] == 2
     assert not bench.committer.heal
+
+
+def test_who_commits_after_damage_sends_everybodys_share_again(bench: Bench) -> None:
+    """The members whose blobs are damaged may not be those who found it."""
+    bench.train(2)
+    bench.begin()
+    wanted = bench.publish()
+    pack = manifests.read_manifest(bench.store, wanted.manifest).packs[0].digest
+    bench.store._objects[f"blobs/{pack[:2]}/{pack}"] = b"damaged"
+    bench.committer.enter(4, messages.Base(damaged=True))
+    bench.begin(share=(1, 2))
+    bench.publish()
+    assert commits.read_commit(bench.store, wanted.manifest)[1]["step"] == 2

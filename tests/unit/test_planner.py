@@ -234,6 +234,13 @@ def test_a_member_that_claimed_is_watched_by_its_agent_not_by_us(story: Story) -
 # ---- the user's wishes and the end
 
 
+def test_a_job_whose_last_commit_is_damaged_is_not_done(story: Story) -> None:
+    story.running("a", held=90)
+    story.head(100)
+    story.damage("m100", 90)
+    assert "job: done" not in story.decide()
+
+
 def test_a_job_is_done_when_its_last_step_is_the_head(story: Story) -> None:
     story.running("a", "b", held=90)
     story.head(99)

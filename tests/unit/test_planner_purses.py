@@ -193,3 +193,25 @@ def test_leaving_is_no_loss_to_be_got_over(story: Story) -> None:
     story.progress(14, 12)
     story.decide(SOON)
     assert status_of(story).recoveries == ()
+
+
+@pytest.mark.parametrize("why", ["paused", "leaving"])
+def test_a_member_that_left_is_counted_once_however_long_the_others_take_to_stop(story: Story, why: str) -> None:
+    """It was counted anew at every look while a pausing job's other members still committed."""
+    story.running("a", "b", held=5)
+    for worker in "ab":
+        story.worker(worker, "running", step=5, leaving=True)
+    if why == "paused":
+        story.desire("paused")
+    story.decide(SOON)
+    story.delete(keys.worker("a"))
+    story.delete(keys.claim("job", 1, 0))
+    for _ in range(3):
+        story.beat()
+        story.decide(SOON)
+    assert status_of(story).attempts == {}
+    story.delete(keys.claim("job", 1, 1))
+    story.worker("b", "ready", leaving=True)
+    story.decide(SOON)
+    assert story.look().members == ()
+    assert status_of(story).attempts == {"preempted": 1}

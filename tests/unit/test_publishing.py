@@ -147,6 +147,25 @@ def test_a_damaged_head_is_replaced_by_a_commit_of_the_same_step(desk: Desk) -> 
     assert head.value.manifest == "m8"
 
 
+def test_a_damaged_head_is_replaced_by_any_commit_newer_than_its_usable_ancestor(desk: Desk) -> None:
+    """Waiting for the damaged step to come round again would leave the job without a head that can be read."""
+    desk.running("b")
+    desk.head(12, "bad")
+    desk.damage("bad", 0)
+    desk.tell(PUBLISH)
+    assert desk.wrote(desk.act()) == ["publish"]
+    assert sent(desk.act()) == [messages.Published(base=messages.Base(step=8, manifest="m8"))]
+
+
+def test_a_commit_that_is_found_damaged_as_soon_as_it_is_the_head_is_made_again(desk: Desk) -> None:
+    desk.running("b")
+    desk.tell(PUBLISH)
+    desk.head(8, "m8")
+    desk.damage("m8", 0)
+    moved = messages.Base(damaged=True)
+    assert sent(desk.act()) == [messages.Refused(step=8, reason="the head moved", moved=moved)]
+
+
 # ---- damage
 
 
@@ -158,6 +177,16 @@ def test_damage_is_written_for_the_coordinator_once(desk: Desk) -> None:
     assert desk.wrote(desk.act()) == ["damage"]
     assert desk.look().base == (4, "m4")
     assert desk.act() == []
+
+
+def test_damage_of_another_head_with_the_same_usable_ancestor_is_news(desk: Desk) -> None:
+    """A head that was written again over a blob that stayed damaged: nobody must wait for it for ever."""
+    desk.running("b")
+    desk.head(8, "again")
+    desk.damage("m8", 0)
+    desk.tell(messages.Damaged(manifest="again", usable=messages.Base(), found=("pack gone",)))
+    assert desk.wrote(desk.act()) == ["damage"]
+    assert desk.look().base == (0, None)
 
 
 def test_damage_of_what_is_not_the_head_any_more_is_forgotten(desk: Desk) -> None:

@@ -1,0 +1,234 @@
+"""The opposite of the other tests: mistakes that are easy to make are planted in the product, one at a time, and the
+simulation must find each of them within the seeds of a CI run. One that it does not find shows what it cannot see."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+import tally
+from easyscale.coordinator import coordinator, lease, planner, views
+from easyscale.coordinator.transactions import apply
+from easyscale.errors import CorruptError, EasyScaleError
+from easyscale.pipeline import agent, committer, lanes, messages, publishing, runner, runner_state, worker
+from easyscale.storage import blobs, commits, trees
+from sim import actors
+from sim.scenario import simulate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Patch = Callable[[Any, str, Any], None]
+
+CI_SEEDS = 500
+
+
+def compares_without(patch: Patch, keep: Callable[[Any], bool]) -> None:
+    real = publishing._publication
+
+    def publication(*arguments: Any) -> Any:
+        txn = real(*arguments)
+        return txn._replace(compares=tuple(compare for compare in txn.compares if keep(compare)))
+
+    patch(publishing, "_publication", publication)
+
+
+def no_fencing_comparison(patch: Patch) -> None:
+    compares_without(patch, lambda compare: compare.key.endswith("/head"))
+
+
+def generation_not_compared(patch: Patch) -> None:
+    compares_without(patch, lambda compare: not compare.key.endswith("/plan"))
+
+
+def claim_not_compared(patch: Patch) -> None:
+    compares_without(patch, lambda compare: "/claims/" not in compare.key)
+
+
+def head_not_compared(patch: Patch) -> None:
+    compares_without(patch, lambda compare: not compare.key.endswith("/head"))
+
+
+def lease_counted_from_after_the_renewal(patch: Patch) -> None:
+    real = lease.LeaseKeeper._renew
+
+    def renew(self: Any, held: Any, sent: float) -> None:
+        real(self, held, sent)
+        if self._lease is not None and self._lease.sent == sent:
+            self._lease = held.renewed(self._clock())
+
+    patch(lease.LeaseKeeper, "_renew", renew)
+
+
+def marker_before_blobs(patch: Patch) -> None:
+    real, put, late = commits._mark, commits.put_blob, []
+
+    def put_later(store: Any, *pieces: Any, **options: Any) -> str:
+        late.append(pieces)
+        return blobs.blob_digest(*pieces)
+
+    def mark(store: Any, manifest: Any, digest: str) -> None:
+        real(store, manifest, digest)
+        while late:
+            put(store, *late.pop())
+
+    patch(commits, "put_blob", put_later)
+    patch(commits, "_mark", mark)
+
+
+def head_by_list(patch: Patch) -> None:
+    real = runner.Runner._load
+
+    def load(self: Any, run: Any) -> Any:
+        listed = sorted(self._store.list(f"jobs/{self._committer.job}/commits/"))
+        marker = commits.read_marker(self._store, self._committer.job, int(listed[-1].split("/")[-1])) if listed else None
+        if marker is not None and self._engine.step != run.step:
+            base = messages.Base(step=marker.step, manifest=marker.manifest)
+            run = msgspec.structs.replace(run, base=base)
+        return real(self, run)
+
+    patch(runner.Runner, "_load", load)
+
+
+def worker_name_without_nonce(patch: Patch) -> None:
+    patch(worker, "boot_id", lambda name: name)
+
+
+def attempts_counted_at_failure_only(patch: Patch) -> None:
+    real = planner.Planner._count
+
+    def count(self: Any, job: Any, status: Any, lost: Any, *more: Any) -> Any:
+        return real(self, job, status, {w: cause for w, cause in lost.items() if w in job.reports}, *more)
+
+    patch(planner.Planner, "_count", count)
+
+
+def a_deposed_coordinator_acts(patch: Patch) -> None:
+    def unguarded(kv: Any, txn: Any) -> Any:
+        return apply(kv, txn._replace(compares=tuple(c for c in txn.compares if c.field != "create")))
+
+    patch(coordinator, "apply", unguarded)
+
+
+def a_member_starts_with_what_it_holds(patch: Patch) -> None:
+    real = runner.Runner._load
+
+    def load(self: Any, run: Any) -> Any:
+        return None if 0 < self._engine.step < run.step else real(self, run)
+
+    patch(runner.Runner, "_load", load)
+
+
+def the_start_is_the_oldest_state(patch: Patch) -> None:
+    def start_step(self: Any) -> int | None:
+        if not self.members or len(self.claims) < len(self.members):
+            return None
+        return max(self.base[0], min(entry.value.held for entry in self.claims.values()))
+
+    patch(views.JobView, "start_step", start_step)
+
+
+def a_pause_lets_go_before_the_commit(patch: Patch) -> None:
+    def pause(self: Any, runner: Any, job: Any, slot: int, claimed: bool) -> Any:
+        yield from self._release(job)
+
+    patch(agent.Agent, "_pause", pause)
+
+
+def est_order_by_arrival(patch: Patch) -> None:
+    real = lanes.StoreLane.poll
+
+    def poll(self: Any, step: int) -> Any:
+        return list(self._received.values()) if real(self, step) is not None else None
+
+    patch(lanes.StoreLane, "poll", poll)
+
+
+def claim_twice_per_generation(patch: Patch) -> None:
+    patch(agent.Agent, "_may_claim", lambda self, job, slot: slot is not None and not job.over)
+
+
+def samples_doubled_at_a_commit(patch: Patch) -> None:
+    def lines(self: Any, after: int, upto: int) -> bytes:
+        return b"".join(line + b"\n" for step, line in sorted(self._history.items()) if after <= step <= upto)
+
+    patch(committer.Committer, "_lines", lines)
+
+
+def snapshot_of_a_later_step(patch: Patch) -> None:
+    patch(trees, "snapshot", lambda tensors, reuse=None: dict(tensors))
+
+
+def a_commit_is_a_sign_of_life(patch: Patch) -> None:
+    real = runner_state.RunnerState.hear
+
+    def hear(self: Any, message: Any, now: float) -> None:
+        if isinstance(message, messages.Publish):
+            self._computing = None
+        real(self, message, now)
+
+    patch(runner_state.RunnerState, "hear", hear)
+
+
+def partials_without_a_digest(patch: Patch) -> None:
+    real = lanes.unpack
+
+    def unpack(data: bytes) -> Any:
+        with contextlib.suppress(CorruptError):
+            return real(data)
+        try:
+            length = int.from_bytes(data[32:40], "little")
+            return msgspec.json.decode(data[40 : 40 + length], type=lanes.Control), data[40 + length :]
+        except msgspec.DecodeError as error:
+            raise CorruptError("damaged") from error
+
+    patch(lanes, "unpack", unpack)
+
+
+def damage_is_not_healed(patch: Patch) -> None:
+    real = committer.Committer.rebase
+
+    def rebase(self: Any, base: Any) -> None:
+        heal = self.heal
+        real(self, base)
+        self.heal = heal
+
+    patch(committer.Committer, "rebase", rebase)
+
+
+BUGS = [
+    no_fencing_comparison,
+    generation_not_compared,
+    claim_not_compared,
+    head_not_compared,
+    lease_counted_from_after_the_renewal,
+    marker_before_blobs,
+    head_by_list,
+    worker_name_without_nonce,
+    attempts_counted_at_failure_only,
+    a_deposed_coordinator_acts,
+    a_member_starts_with_what_it_holds,
+    the_start_is_the_oldest_state,
+    a_pause_lets_go_before_the_commit,
+    est_order_by_arrival,
+    claim_twice_per_generation,
+    samples_doubled_at_a_commit,
+    snapshot_of_a_later_step,
+    a_commit_is_a_sign_of_life,
+    partials_without_a_digest,
+    damage_is_not_healed,
+]
+
+
+@pytest.mark.parametrize("plant", BUGS, ids=lambda plant: plant.__name__)
+def test_a_planted_bug_is_found(plant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch.setattr)
+    for seed in range(CI_SEEDS):
+        outcome = simulate(seed)
+        if outcome.violation:
+            print(f"{plant.__name__}: found by seed {seed}: {outcome.violation}")
+            tally.add("planted", plant.__name__)
+            return
+    pytest.fail(f"{CI_SEEDS} seeds do not find {plant.__name__}")
