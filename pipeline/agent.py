@@ -329,11 +329,9 @@ class Agent:
 
     def _save(self, runner: RunnerState, job: JobView, slot: int, claimed: bool) -> Iterator[Action]:
         """Bring a state that is only in memory to the store: the first of those who hold the newest commits it."""
-        if self._committing(runner):
-            return
-        if not claimed:
+        if not claimed:  # first: what has been written already is published under it, too
             yield from self._claim(runner, job, slot)
-        elif slot == min(job.claims, key=lambda s: (-job.claims[s].value.held, s)):
+        elif not self._committing(runner) and slot == min(job.claims, key=lambda s: (-job.claims[s].value.held, s)):
             runner.committing = True
             yield Send(messages.Commit(base=base_of(job)))
 

@@ -60,6 +60,7 @@ class SimRunner(runner.Runner):
 
     def _prepare(self, message: messages.Prepare) -> None:
         world, job = self.world, self.world.jobs[message.job]
+        self.process.job = job.name
         world.hub.sleep(world.rng.uniform(0.2, 2.0))
         self._store = world.store
         self._spec = job.spec
@@ -105,6 +106,7 @@ class RunnerProcess:
         self._on_message, self._on_exit = on_message, on_exit
         self.name = f"{agent.name}.r{next(world.numbers)}"
         self.process = Process(world.hub, self.name, clock=agent.clock, wall=agent.wall)
+        self.job = ""
         self.how = "ended by SIGKILL"
         self.hanging = False
         self._said = self._heard = 0.0
@@ -186,6 +188,7 @@ class SimWorker:
         self.process = Process(
             world.hub, name, clock=rng.uniform(-3600, 3600) + 5000, wall=rng.choice([0.0, -3600.0, 3600.0])
         )
+        self.process.owner = self
         self.it: worker.Worker | None = None
         self.left = False
         Thread(self.process, self._main)
@@ -215,7 +218,9 @@ class SimWorker:
         return mine[-1] if mine else None
 
     def leave(self) -> None:
-        """SIGTERM."""
+        """SIGTERM, once: the second time means at once."""
+        if self.left:
+            return
         self.left = True
         if self.it is not None:
             self.it.leave()

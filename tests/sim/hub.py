@@ -29,6 +29,7 @@ class Process:
     def __init__(self, hub: Hub, name: str, *, clock: float = 0.0, wall: float = 0.0) -> None:
         self.hub, self.name, self.clock, self.wall = hub, name, clock, wall
         self.alive = True
+        self.owner: Any = None
         self.stopped_until = 0.0
         self.threads: list[Thread] = []
         self.on_death: list[Callable[[], None]] = []

@@ -33,13 +33,24 @@ class Judge:
         self.violation = ""
         self._claims: dict[str, records.Claim] = {}
         self.reached: dict[str, int] = {}
-        self.endings: dict[str, list[str]] = {}
+        self._stepped_in: dict[tuple[str, int], int] = {}
 
     def check(self, holds: object, sentence: str) -> None:
         """Something must hold."""
         if not holds and not self.violation:
             self.violation = sentence
             self.world.note(f"VIOLATION: {sentence}")
+
+    def lease(self, process: Process) -> None:
+        """Whoever believes in its lease must not believe in it longer than the store does."""
+        keeper = getattr(getattr(process.owner, "it", None), "_keeper", None)
+        held = keeper.lease if keeper is not None else None
+        if held is not None:
+            ends = self.world.kv.inner.deadlines.get(held.id, float("inf"))
+            self.check(
+                held.deadline - process.clock <= ends + 1e-6,
+                f"{process.name} believes in its lease until {held.deadline - process.clock:.4f}, the store until {ends:.4f}",
+            )
 
     # ---- the training
 
@@ -52,6 +63,14 @@ class Judge:
 
     def said(self, runner: RunnerProcess, message: Any) -> None:
         """A runner says something to its agent."""
+        if isinstance(message, messages.Stepped) and self.world.graceful:
+            step, generation = message.progress.step, message.progress.generation
+            first = self._stepped_in.setdefault((runner.job, step), generation)
+            self.check(
+                first == generation,
+                f"step {step} of {runner.job} was made in generation {first} and again in {generation}, "
+                "although nobody was lost",
+            )
         if isinstance(message, messages.Failed):
             self.world.note(f"says it failed: {message.cause}", message=message.message, trace=message.traceback)
             planned = message.cause == "raised" and "UserError" in message.message

@@ -45,6 +45,8 @@ class JudgedKV(MemoryKV):
         self.author: Process | None = None
         self.pictures: deque[Picture] = deque(maxlen=64)
         self.ghosts: set[int] = set()
+        self.deadlines: dict[int, float] = {}
+        """Until when each lease was ever promised."""
 
     def _apply(self, operations: Any) -> None:
         before = dict(self._keys)
@@ -52,11 +54,23 @@ class JudgedKV(MemoryKV):
         super()._apply(operations)
         self._world.judge.applied(before, self._keys, self.author)
 
+    def grant(self, ttl: float) -> int:
+        lease = super().grant(ttl)
+        self.deadlines[lease] = self._leases[lease].deadline
+        return lease
+
+    def keep_alive(self, lease: int) -> bool:
+        alive = super().keep_alive(lease)
+        if alive:
+            self.deadlines[lease] = self._leases[lease].deadline
+        return alive
+
     def elect(self) -> None:
         """A new leader among the servers: the time of every lease starts anew."""
         now = self._world.hub.now
         for number, lease in self._leases.items():
             self._leases[number] = _Lease(lease.ttl, now + lease.ttl)
+            self.deadlines[number] = now + lease.ttl
 
     def revoke_silently(self, lease: int) -> None:
         """The lease ends, and renewals are answered as if it had not."""
@@ -102,6 +116,7 @@ class LyingKV:
         def renew() -> bool:
             if lease in self.inner.ghosts and self.world.faulty:
                 self.world.fault("renewal of a revoked lease answered yes")
+                self.inner.deadlines[lease] = float("inf")
                 return True
             return self.inner.keep_alive(lease)
 
@@ -126,6 +141,8 @@ class LyingKV:
 
     def _travel(self) -> None:
         world = self.world
+        if world.hub.process is not None:
+            world.judge.lease(world.hub.process)
         slow = world.chance("kv_slow", "key-value call slow")
         world.hub.sleep(world.rng.uniform(0.1, 0.9) if slow else world.rng.uniform(0.0005, 0.004))
 

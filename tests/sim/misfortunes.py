@@ -36,6 +36,8 @@ def kill_machine(world: World) -> None:
 
 
 def kill_all(world: World) -> None:
+    if world.rng.random() < 0.7:
+        return  # or hardly anybody would ever get anywhere
     for worker in world.living():
         world.fault("SIGKILL of every agent and runner", worker.process.name)
         worker.process.kill()
@@ -90,6 +92,8 @@ def leave(world: World) -> None:
 
 
 def leave_all(world: World) -> None:
+    if world.rng.random() < 0.7:
+        return
     for worker in world.living():
         world.fault("SIGTERM of every agent", worker.process.name)
         worker.leave()
@@ -183,3 +187,6 @@ EVERY = [
     store_down, store_full, rot,
 ]  # fmt: skip
 """All kinds."""
+
+GRACEFUL = [leave, leave, leave_all, join, join, coordinator_dies, coordinator_joins, pause_job, pause_job]
+"""Nobody is lost by any of these: not one step may have to be computed again."""

@@ -58,7 +58,7 @@ def simulate(seed: int) -> Outcome:
 def set_up(world: World) -> str:
     """Jobs and machines. Returns what is special about this seed."""
     rng = world.rng
-    kind = rng.choice(["plain"] * 7 + ["poison", "raise", "hang", "cancel"])
+    kind = rng.choice(["plain"] * 8 + ["poison", "raise", "hang", "cancel", "graceful"])
     for number in range(2 if rng.random() < 0.15 else 1):
         ests, steps = rng.randint(1, 9), rng.randint(8, 36)
         every = rng.choice([1, 3, 5, 7, None])
@@ -86,10 +86,12 @@ def befall(world: World, job: SimJob, kind: str) -> None:
     step = rng.randrange(1, job.steps)
     if kind == "poison":
         job.poison, job.expect = step, {"failed"}
+        job.poisons_machine = rng.random() < 0.5
     elif kind == "raise":
         times = rng.randint(1, 3)
         job.raises[step] = times
-        job.expect = {"failed"} if times > job.spec.retries.raised else {"done"}
+        if times > job.spec.retries.raised:
+            job.expect = {"failed", "done"}  # members may raise together: that is one try
     elif kind == "hang":
         job.hangs[step] = rng.randint(1, 2)
     elif kind == "cancel":
@@ -103,9 +105,12 @@ def faulty_phase(world: World, kind: str) -> None:
     if kind in ("poison", "raise"):
         return
     end = world.hub.now + rng.uniform(15.0, 45.0)
-    known = [what for what in misfortunes.EVERY if rng.random() < 0.4]
-    world.faulty, world.faults = True, mixture(rng) if rng.random() < 0.8 else Faults()
-    mean = rng.choice([1.0, 3.0, 6.0])
+    if kind == "graceful":
+        known, mean = misfortunes.GRACEFUL, rng.choice([1.0, 3.0])
+        world.graceful = True
+    else:
+        known, mean = [what for what in misfortunes.EVERY if rng.random() < 0.4], rng.choice([1.0, 3.0, 6.0])
+        world.faulty, world.faults = True, mixture(rng) if rng.random() < 0.8 else Faults()
 
     def again() -> None:
         if world.hub.now < end and not world.judge.violation:

@@ -38,7 +38,7 @@ class SimJob:
 
     Args:
         expect: states in which it may end.
-        poison: the step that kills its runner each time it is computed.
+        poison: the step that kills its runner, or its whole machine, each time it is computed.
         raises, hangs: step -> how many more times the user's code raises or hangs there.
         raised, killed: how often it has, and how often the poisoned step has killed.
     """
@@ -49,6 +49,7 @@ class SimJob:
     poison: int | None = None
     raises: dict[int, int] = field(default_factory=dict)
     hangs: dict[int, int] = field(default_factory=dict)
+    poisons_machine: bool = False
     raised: int = 0
     killed: int = 0
 
@@ -75,6 +76,8 @@ class World:
         self.injected: Counter[str] = Counter()
         self.faults = Faults()
         self.faulty = False
+        self.graceful = False
+        """Nobody is lost in this seed, so nothing may be computed twice."""
         self.hurt = False
         """Stored bytes were damaged: from now on a runner may meet what it cannot read."""
         self.jobs: dict[str, SimJob] = {}
@@ -205,7 +208,10 @@ class World:
         if job.poison == step:
             job.killed += 1
             self.fault("step that kills its runner")
-            runner.how = "ended by SIGSEGV"
+            if job.poisons_machine:
+                runner.agent.kill()
+                name = runner.agent.owner.name
+                hub.at(hub.now + self.rng.uniform(1.0, 3.0), self.add_worker, name)
             runner.process.kill()
         elif job.raises.get(step, 0) > 0:
             job.raises[step] -= 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 from desk import FLOOR, GRACE, READY, Desk, sent
@@ -172,6 +172,24 @@ def test_a_generation_that_stopped_to_pause_lets_go_when_the_job_is_resumed(desk
     assert desk.wrote(desk.act()) == ["release"], "so that the coordinator plans a successor"
     desk.plan(2, "me", "b")
     assert desk.wrote(desk.act()) == ["claim"]
+
+
+@pytest.mark.parametrize("why", ["pause", "leave"])
+def test_a_publish_that_outlives_its_generation_does_not_keep_a_member_from_saving_its_state(
+    desk: Desk, why: Literal["pause", "leave"]
+) -> None:
+    """The publish waited for a claim, and the claim for the publish, until the member was given up as hanging."""
+    desk.running("b")
+    desk.tell(messages.Publish(step=5, manifest="m5", state_digest="s5", parent=None))
+    desk.plan(2, "me")
+    if why == "pause":
+        desk.desire("paused")
+    else:
+        desk.agent.on_leave(desk.now)
+    desk.tell(messages.Idle(generation=1, held=6, reason=why))
+    assert "claim" in desk.wrote(desk.act())
+    assert desk.wrote(desk.act()) == ["publish"]
+    assert messages.Commit(base=messages.Base(step=5, manifest="m5")) in sent(desk.act())
 
 
 # ---- deadlines

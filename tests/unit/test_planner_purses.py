@@ -195,8 +195,8 @@ def test_leaving_is_no_loss_to_be_got_over(story: Story) -> None:
     assert status_of(story).recoveries == ()
 
 
-@pytest.mark.parametrize("why", ["paused", "leaving"])
-def test_a_member_that_left_is_counted_once_however_long_the_others_take_to_stop(story: Story, why: str) -> None:
+@pytest.mark.parametrize(("why", "left"), [("paused", 1), ("leaving", 2)])
+def test_who_left_is_counted_once_however_long_the_others_take_to_stop(story: Story, why: str, left: int) -> None:
     """It was counted anew at every look while a pausing job's other members still committed."""
     story.running("a", "b", held=5)
     for worker in "ab":
@@ -214,4 +214,4 @@ def test_a_member_that_left_is_counted_once_however_long_the_others_take_to_stop
     story.worker("b", "ready", leaving=True)
     story.decide(SOON)
     assert story.look().members == ()
-    assert status_of(story).attempts == {"preempted": 1}
+    assert status_of(story).attempts == {"preempted": left}
