@@ -24,6 +24,8 @@ class Faults:
     """A read answers from an older revision."""
     kv_slow: float = 0.0
     """It takes long, but not too long."""
+    kv_stopped: float = 0.0
+    """Whoever is about to send a decision is stopped (SIGSTOP) first: what it was decided from may change meanwhile."""
     watch_lost: float = 0.0
     watch_late: float = 0.0
     watch_repeated: float = 0.0
@@ -52,6 +54,7 @@ class Faults:
 
 LEVELS = {
     "kv_late": 0.02,
+    "kv_stopped": 0.1,
     "kv_stale": 0.05,
     "watch_silent": 0.01,
     "watch_lost": 0.5,

@@ -33,6 +33,7 @@ class Judge:
         self.violation = ""
         self._claims: dict[str, records.Claim] = {}
         self.reached: dict[str, int] = {}
+        self.states: dict[str, str] = {}
         self._stepped_in: dict[tuple[str, int], int] = {}
 
     def check(self, holds: object, sentence: str) -> None:
@@ -243,6 +244,7 @@ class Judge:
             now = records.decode(new.value, records.Status)
             if now.state != was.state:
                 self.world.note(f"state {now.state} {now.reason}", job=name)
+            self.states[name] = now.state
             counted = sum(now.attempts.values()) - sum(was.attempts.values())
             if counted:
                 self.world.note(f"attempts {now.attempts}", job=name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from easyscale.coordinator import keys
 from easyscale.coordinator.kv import CALL_DEADLINE, KeyValue
 from easyscale.coordinator.memory import MemoryKV, _Lease
 from easyscale.errors import OutcomeUnknownError, UnavailableError
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from .world import World
 
 STALE_SECONDS = 3.0
+
+DECISIONS = 6.0
+"""So many times more often than others are those writes hurt that decide something: all but signs of life."""
 
 
 class Ordered(dict[Any, None]):
@@ -97,16 +101,20 @@ class LyingKV:
         self.cut_off: dict[Process, float] = {}
 
     def get(self, key: str) -> Any:
-        return self._read(lambda: self.inner.get(key), lambda keys: keys.get(key))
+        return self._read(lambda: self.inner.get(key), lambda picture: picture.get(key))
 
     def range(self, prefix: str) -> Any:
         return self._read(
             lambda: self.inner.range(prefix),
-            lambda keys: [keys[key] for key in sorted(keys) if key.startswith(prefix)],
+            lambda picture: [picture[key] for key in sorted(picture) if key.startswith(prefix)],
         )
 
     def txn(self, compares: Any, operations: Any) -> Any:
-        return self._write(lambda: self.inner.txn(compares, operations), OutcomeUnknownError)
+        decides = compares and any(operation.key != keys.LEADER for operation in operations)
+        if decides:
+            self._stop_first()
+        times = DECISIONS if decides else 1.0
+        return self._write(lambda: self.inner.txn(compares, operations), OutcomeUnknownError, times)
 
     def grant(self, ttl: float) -> int:
         lease: int = self._write(lambda: self.inner.grant(ttl), UnavailableError)
@@ -135,6 +143,13 @@ class LyingKV:
 
     # ---- the network
 
+    def _stop_first(self) -> None:
+        world, process = self.world, self.world.hub.process
+        if process is not None and world.chance("kv_stopped", "SIGSTOP before a decision is sent"):
+            process.stop(world.rng.choice([1.0, 6.0, 25.0]) * world.rng.random())
+            if process.owner is not None and process.owner.runner is not None and world.rng.random() < 0.5:
+                process.owner.runner.process.stop(process.stopped_until - world.hub.now)
+
     def _unreachable(self) -> bool:
         process, now = self.world.hub.process, self.world.hub.now
         return self.down_until > now or (process is not None and self.cut_off.get(process, 0.0) > now)
@@ -162,7 +177,7 @@ class LyingKV:
         self._travel()
         return answer
 
-    def _write(self, call: Callable[[], Any], unknown: type[UnavailableError]) -> Any:
+    def _write(self, call: Callable[[], Any], unknown: type[UnavailableError], times: float = 1.0) -> Any:
         """A call that changes something. What is raised when it is not answered is `unknown`."""
         world, author = self.world, self.world.hub.process
 
@@ -178,13 +193,13 @@ class LyingKV:
             if world.rng.random() < 0.5:
                 raise UnavailableError("not connected")
             raise self._no_answer(unknown)
-        if world.chance("kv_lost", "key-value write lost"):
+        if world.chance("kv_lost", "key-value write lost", times):
             raise self._no_answer(unknown)
-        if world.chance("kv_late", "key-value write applied late"):
+        if world.chance("kv_late", "key-value write applied late", times):
             world.hub.at(world.hub.now + world.rng.uniform(0.0, 8.0), self._late, applied)
             raise self._no_answer(unknown)
         answer = applied()
-        if world.chance("kv_answer_lost", "key-value write applied, answer lost"):
+        if world.chance("kv_answer_lost", "key-value write applied, answer lost", times):
             raise self._no_answer(unknown)
         self._travel()
         return answer

@@ -188,5 +188,7 @@ EVERY = [
 ]  # fmt: skip
 """All kinds."""
 
+STOPS = [stop_machine, stop_runner]
+
 GRACEFUL = [leave, leave, leave_all, join, join, coordinator_dies, coordinator_joins, pause_job, pause_job]
 """Nobody is lost by any of these: not one step may have to be computed again."""

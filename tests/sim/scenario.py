@@ -109,8 +109,13 @@ def faulty_phase(world: World, kind: str) -> None:
         known, mean = misfortunes.GRACEFUL, rng.choice([1.0, 3.0])
         world.graceful = True
     else:
-        known, mean = [what for what in misfortunes.EVERY if rng.random() < 0.4], rng.choice([1.0, 3.0, 6.0])
+        known = [what for what in misfortunes.EVERY if rng.random() < 0.4]
+        if kind == "hang":  # steps that took long because they were stopped teach patience with those that hang
+            known = [what for what in known if what not in misfortunes.STOPS]
+        mean = rng.choice([1.0, 3.0, 6.0])
         world.faulty, world.faults = True, mixture(rng) if rng.random() < 0.8 else Faults()
+        if kind == "hang":
+            world.faults.kv_stopped = 0.0
 
     def again() -> None:
         if world.hub.now < end and not world.judge.violation:

@@ -7,6 +7,7 @@ The product is not changed: its drivers, threads and retries run as they are.
 from __future__ import annotations
 
 import contextlib
+import functools
 import queue as real_queue
 from collections import deque
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import easyscale.coordinator.coordinator
 import easyscale.coordinator.lease
+import easyscale.coordinator.records
 import easyscale.pipeline.committer
 import easyscale.pipeline.joblogs
 import easyscale.pipeline.runner
@@ -195,8 +197,11 @@ def installed(hub: Hub, rng: random.Random) -> Iterator[None]:
         current_thread=lambda: None,
     )
     secrets = SimpleNamespace(token_hex=lambda count: rng.randbytes(count).hex())
+    # The same bytes are read again and again by everybody's polling; records are immutable.
+    decode = functools.lru_cache(maxsize=4096)(e.coordinator.records.decode)
     patches: list[tuple[Any, dict[str, Any]]] = [
         (e.coordinator.coordinator, {"time": time, "secrets": secrets, "os": SimpleNamespace(getpid=lambda: 1)}),
+        (e.coordinator.records, {"decode": decode}),
         (e.coordinator.lease, {"time": time, "threading": threading}),
         (e.pipeline.worker, {"time": time, "threading": threading, "queue": queue, "secrets": secrets}),
         (e.pipeline.runner, {"time": time, "threading": threading, "queue": queue}),

@@ -149,9 +149,9 @@ class World:
         self.injected[kind] += 1
         self.note(f"~ {kind}{' ' if detail else ''}{detail}")
 
-    def chance(self, rate: str, kind: str) -> bool:
-        """Whether a fault of this kind strikes now."""
-        probability = getattr(self.faults, rate)
+    def chance(self, rate: str, kind: str, times: float = 1.0) -> bool:
+        """Whether a fault of this kind strikes now; so many `times` more likely than it usually does."""
+        probability = getattr(self.faults, rate) * times
         if not probability or self.rng.random() >= probability:
             return False
         self.fault(kind)
@@ -232,7 +232,7 @@ class World:
         return views.parse(self.kv.inner.range(keys.job(job.name))).jobs[job.name]
 
     def all_over(self) -> bool:
-        return all(self.view(job).over for job in self.jobs.values())
+        return all(self.judge.states.get(name) in records.TERMINAL for name in self.jobs)
 
     def run(self, seconds: float, stop: Callable[[], bool] = lambda: False) -> None:
         """Let time pass, until the first violation."""
