@@ -66,12 +66,16 @@ class GradientLayout:
 
     def new(self, device: torch.device) -> FlatGradient:
         """Fresh memory for one gradient, all zero."""
-        flat = {dtype: torch.zeros(size, dtype=dtype, device=device) for dtype, size in self._ends.items()}
-        views = [
-            flat[dtype].as_strided(parameter.shape, strides, offset)
+        flat = [torch.zeros(size, dtype=dtype, device=device) for dtype, size in self._ends.items()]
+        return FlatGradient(flat, self.views(flat))
+
+    def views(self, flat: list[Tensor]) -> list[Tensor]:
+        """Each parameter's part of flat memory, in the parameter's shape and memory format."""
+        by_dtype = dict(zip(self._ends, flat, strict=True))
+        return [
+            by_dtype[dtype].as_strided(parameter.shape, strides, offset)
             for parameter, (dtype, offset, strides) in zip(self.parameters, self._places, strict=True)
         ]
-        return FlatGradient(list(flat.values()), views)
 
     def clear(self) -> None:
         """Set every `p.grad` to None, so that the next backward pass stores instead of adding."""
