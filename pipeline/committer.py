@@ -219,7 +219,7 @@ class Committer:
         if found:
             more = f" and {len(found) - 8} more" if len(found) > 8 else ""
             raise NonFiniteError(
-                f"job {self._about.job!r}: NaN or infinity in the state after {snapshot.step} steps: "
+                f"NaN or infinity in the state after {snapshot.step} steps: "
                 f"{', '.join(found[:8])}{more}\n"
                 "  it was not committed; the newest commit is whole\n"
                 "  run the job again with a lower learning rate, or with --set nonfinite=rewind --accept-changes"

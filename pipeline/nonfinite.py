@@ -73,9 +73,7 @@ class NonFinitePolicy:
         else:
             why = f"training went back {limit} times to the same anchor (nonfinite='rewind') and did not get past it"
         raise NonFiniteError(
-            f"job {self._spec.name!r}, step {step} (epoch {epoch}): {found}\n"
-            f"  {why}; the newest commit is whole\n"
-            f"  {advice}"
+            f"step {step} (epoch {epoch}) is not finite: {found}\n  {why}; the newest commit is whole\n  {advice}"
         )
 
     def passed(self) -> None:
@@ -123,17 +121,15 @@ def found_in_losses(spec: JobSpec, step: int, losses: Sequence[float]) -> str:
     bad = [est for est, loss in enumerate(losses) if not math.isfinite(loss)]
     if not bad:
         return ""
-    named = "; ".join(
-        f"the loss of EST {est} is {losses[est]} (samples {_list(sample_ids(spec, step, est), 64)})"
-        for est in bad[:_SHOWN]
-    )
-    return named + (f"; and of {len(bad) - _SHOWN} ESTs more" if len(bad) > _SHOWN else "")
+    named = _list([f"{losses[est]} for EST {est}" for est in bad], _SHOWN)
+    samples = [f"\n  samples of EST {est}: {_list(sample_ids(spec, step, est), 32)}" for est in bad[:4]]
+    return f"the loss is {named}{''.join(samples)}"
 
 
 def found_in_gradients(names: Sequence[str], gradients: Sequence[Tensor]) -> str:
     """Which parameters' averaged gradients are not finite."""
     bad = [name for name, gradient in zip(names, gradients, strict=True) if has_nonfinite(gradient)]
-    return f"the losses are finite, the averaged gradient of {_list(list(map(repr, bad)), _SHOWN)} is not"
+    return f"the losses are, but the averaged gradient of {_list(list(map(repr, bad)), _SHOWN)} is not"
 
 
 def found_in_model(parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> str:
