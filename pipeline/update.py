@@ -89,9 +89,11 @@ class Update:
     def _step_scheduler(self, *, epoch_ends: bool, skipped: bool) -> None:
         if self._scheduler is None or not (epoch_ends or self._spec.schedule == "step"):
             return
-        with warnings.catch_warnings():
-            if skipped:  # its advice to call optimizer.step() first: we did, the scaler did not
-                warnings.simplefilter("ignore", UserWarning)
+        if not skipped:
+            self._scheduler.step()
+            return
+        with warnings.catch_warnings():  # its advice to call optimizer.step() first: that was left out on purpose
+            warnings.simplefilter("ignore", UserWarning)
             self._scheduler.step()
 
     def _step_optimizer(self) -> bool:
