@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
-from ..errors import UnavailableError
+from ..errors import NonFiniteError, UnavailableError
 from ..storage import commits
 from . import messages
 
@@ -182,6 +182,7 @@ class Committer:
             commits.upload_share(self._store, order.snapshot, *order.share)
             return
         step = order.snapshot.step
+        self._check_finite(order.snapshot)
         while not self.settled(step):
             base = self._base
             about = self._about
@@ -212,6 +213,18 @@ class Committer:
                     self._fenced_at = max(self._fenced_at, step)
                     return
                 self.rebase(answer.moved)
+
+    def _check_finite(self, snapshot: commits.Snapshot) -> None:
+        """Here and not in the thread that trains, which need not wait for it. Nothing has been written yet."""
+        found = commits.nonfinite(snapshot)
+        if found:
+            more = f" and {len(found) - 8} more" if len(found) > 8 else ""
+            raise NonFiniteError(
+                f"NaN or infinity in the state after {snapshot.step} steps: "
+                f"{', '.join(found[:8])}{more}\n"
+                "  it was not committed; the newest commit is whole\n"
+                "  run the job again with a lower learning rate, or with --set nonfinite=rewind --accept-changes"
+            )
 
     def _lines(self, after: int, upto: int) -> bytes:
         """History of the steps (after, upto], JSON lines."""

@@ -35,9 +35,18 @@ def copy_tree(tree: Any) -> Any:
 
 def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
     """Copy tensors pairwise: one kernel per dtype on a GPU, not one per tensor."""
-    for dtype in {target.dtype for target in targets}:
-        of_this = [i for i, target in enumerate(targets) if target.dtype == dtype]
-        torch._foreach_copy_([targets[i] for i in of_this], [sources[i] for i in of_this])
+    for some, theirs in pairs_by_dtype(targets, sources):
+        torch._foreach_copy_(some, theirs)
+
+
+def pairs_by_dtype(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> list[tuple[list[Tensor], list[Tensor]]]:
+    """The pairs sorted by the targets' dtypes: what one `_foreach_copy_` can do at once."""
+    found: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
+    for target, source in zip(targets, sources, strict=True):
+        some, theirs = found.setdefault(target.dtype, ([], []))
+        some.append(target)
+        theirs.append(source)
+    return list(found.values())
 
 
 def require_like(kind: str, ours: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
@@ -70,6 +79,8 @@ class ModuleBuffers:
             self.names.append(name)
             self._slots.append((vars(model.get_submodule(prefix))["_buffers"], key))
             self._tensors.append(tensor)
+        self._written: Mapping[str, Tensor] = {}
+        self._pairs: list[tuple[list[Tensor], list[Tensor]]] = []
 
     def read(self) -> dict[str, Tensor]:
         """Copies of the buffers as they are now."""
@@ -80,14 +91,26 @@ class ModuleBuffers:
 
     @torch.no_grad()
     def write(self, values: Mapping[str, Tensor]) -> None:
-        """Set the buffers, in place: also when user code has put another tensor in a buffer's place."""
-        for place, name in enumerate(self.names):
-            tensor, value = self._tensors[place], values[name]
+        """Set the buffers, in place: also when user code has put another tensor in a buffer's place.
+
+        The same `values`, given again, must have the same tensors: all ESTs of a step begin with them.
+        """
+        if values is not self._written:
+            self._prepare(values)
+        for (buffers, key), tensor in zip(self._slots, self._tensors, strict=True):
+            buffers[key] = tensor
+        for targets, sources in self._pairs:
+            torch._foreach_copy_(targets, sources)
+
+    def _prepare(self, values: Mapping[str, Tensor]) -> None:
+        """Memory that fits, and who is copied where."""
+        sources = [values[name] for name in self.names]
+        for place, value in enumerate(sources):
+            tensor = self._tensors[place]
             if tensor.shape != value.shape or tensor.dtype != value.dtype:
                 self._tensors[place] = torch.empty_like(value, device=tensor.device)
-            buffers, key = self._slots[place]
-            buffers[key] = self._tensors[place]
-        copy_all(self._tensors, [values[name] for name in self.names])
+        self._pairs = pairs_by_dtype(self._tensors, sources)
+        self._written = values
 
 
 class Contexts:

@@ -89,13 +89,12 @@ def split_evenly(ids: list[int], pieces: int) -> list[list[int]]:
     return [ids[lo:hi] for lo, hi in zip([0, *ends], ends, strict=False)]
 
 
-def fetch_item(dataset: Any, seed: int, epoch: int, sample: int) -> Any:
-    """`dataset[sample]`, seeded.
+def fetch_item(dataset: Any, epoch: int, sample: int) -> Any:
+    """`dataset[sample]`. Whoever wants an item seeds before.
 
     Raises:
         RemoteError: the dataset raised; the message names the sample and ends with the traceback.
     """
-    seed_sample(seed, epoch, sample)
     try:
         return dataset[sample]
     except Exception as error:
@@ -122,7 +121,8 @@ def fingerprint(dataset: Any, seed: int) -> str:
     try:
         with preserved():
             for sample in ids:
-                item = fetch_item(dataset, seed, 0, sample)
+                seed_sample(seed, 0, sample)
+                item = fetch_item(dataset, 0, sample)
                 total.update(f"{sample}\n".encode())
                 for part in _parts(item):
                     total.update(part)

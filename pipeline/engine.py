@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import SpecError
+from ..storage.digest import has_nonfinite
 from .checks import check_training
 from .contexts import Contexts, copy_all, copy_tree, require_like
 from .contribution import Contribution
 from .data import epoch_of
 from .flat import FlatGradient, GradientLayout, GradientPool
 from .loader import Loader
+from .nonfinite import NonFinitePolicy, found_in_gradients, found_in_losses, found_in_model
 from .placement import to_device
 from .randomness import preserved, seed_build, seed_evaluation, seed_step, seed_update
 from .reduction import PartialStack, finish
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
     from .loader import Piece
     from .spec import JobSpec
+    from .update import Outcome
 
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -49,7 +52,7 @@ class StepReport:
         losses: each EST's loss, by rank.
         lr: each parameter group's learning rate, as used.
         grad_norm: total norm of the averaged gradient before clipping; None without clipping.
-        skipped: the gradients were not finite and the grad scaler skipped the optimizer.
+        skipped: the update was left out: the step was not finite (see `nonfinite.py`), or the grad scaler skipped it.
     """
 
     step: int
@@ -101,8 +104,11 @@ class Engine:
         self._pool = GradientPool(self._layout, self._device)
         self._contexts = Contexts(self._model, training.est_state, spec)
         self._update = Update(training, spec, self._layout, self._device)
+        self._policy = NonFinitePolicy(spec)
         pin = self._device.type == "cuda"
         self._loader = Loader(training.dataset, spec, training.collate, pin_memory=pin)
+        if self._policy.rewinds:
+            self._policy.keep(self.state())
         copy_tree({name: thing for name, thing in self.state().items() if name != "model"})  # storable, or UserError
 
     @property
@@ -177,20 +183,26 @@ class Engine:
         Raises:
             ValueError: they are of another step, or some EST is missing; the state has not changed. After any other
                 exception (from the optimizer, say) this replica holds no valid state any more.
+            NonFiniteError: a loss, the averaged gradient or what became of the parameters is not finite, and the job's
+                policy does not let it pass.
         """
         losses = self._losses(contributions)
         root = finish(self._sums(contributions), self._spec.ests)
-        self._contexts.take(contributions)
-        used = bytes(len(self._layout.parameters))
-        for contribution in contributions:
-            used = _either(used, contribution.used)
-        self._layout.scatter(self._average(root), used)
         epoch, index = epoch_of(self._spec, self._step)
-        seed_update(self._spec.seed, self._step)
-        outcome = self._update.run(epoch_ends=index == self._spec.steps_per_epoch - 1)
+        epoch_ends = index == self._spec.steps_per_epoch - 1
+        found = self._nonfinite(losses, root)
+        if found:
+            self._policy.count(self._step, found)
+            outcome = self._leave_out(epoch_ends=epoch_ends)
+        else:
+            self._contexts.take(contributions)
+            outcome = self._update_from(root, contributions, epoch_ends=epoch_ends)
+            self._policy.passed()
         self._layout.clear()
         self._pool.reclaim()
         self._step += 1
+        if self._policy.rewinds:
+            self._anchor_or_rewind(finite=not found)
         return StepReport(
             step=self._step - 1,
             epoch=epoch,
@@ -200,6 +212,38 @@ class Engine:
             grad_norm=outcome.grad_norm,
             skipped=outcome.skipped,
         )
+
+    def _nonfinite(self, losses: list[float], root: list[Tensor]) -> str:
+        """What is not finite in a step; empty if all is. Of gradients that were scaled, the scaler takes care."""
+        found = found_in_losses(self._spec, self._step, losses)
+        if found or self._update.is_scaled or not any(map(has_nonfinite, root)):
+            return found
+        return found_in_gradients(self._layout.names, self._layout.views(root))
+
+    def _update_from(self, root: list[Tensor], contributions: Sequence[Contribution], *, epoch_ends: bool) -> Outcome:
+        used = bytes(len(self._layout.parameters))
+        for contribution in contributions:
+            used = _either(used, contribution.used)
+        self._layout.scatter(self._average(root), used)
+        seed_update(self._spec.seed, self._step)
+        return self._update.run(epoch_ends=epoch_ends)
+
+    def _leave_out(self, *, epoch_ends: bool) -> Outcome:
+        self._contexts.enter(0)  # what an update leaves in the module: EST 0's
+        seed_update(self._spec.seed, self._step)
+        return self._update.leave_out(epoch_ends=epoch_ends)
+
+    def _anchor_or_rewind(self, *, finite: bool) -> None:
+        anchors = self._policy.anchors(self._step)
+        if finite and anchors:
+            broken = found_in_model(self._parameters(), self._contexts.buffers)
+            if broken:
+                self._policy.count(self._step - 1, broken)
+                finite = False
+        if not finite:
+            self._restore(self._policy.anchored(self.state()))
+        elif anchors:
+            self._policy.keep(self.state())
 
     def _average(self, total: list[Tensor]) -> FlatGradient:
         """The gradients' mean over the ESTs, in memory of the pool: in place if the sum lies there already."""
@@ -243,6 +287,7 @@ class Engine:
             **self._update.state(),
             "ests": self._contexts.state(),
             "user": {name: thing.state_dict() for name, thing in self._training.state.items()},
+            **self._policy.state(),
         }
 
     def _parameters(self) -> dict[str, Tensor]:
@@ -254,6 +299,10 @@ class Engine:
         Raises:
             ChangedError: it is a state of another model.
         """
+        self._restore(tree)
+        self._policy.load(tree)
+
+    def _restore(self, tree: Mapping[str, Any]) -> None:
         ours, given = self._parameters(), tree["model"]["parameters"]
         require_like("parameter", ours, given)
         self._contexts.load(tree["model"]["buffers"], tree["ests"])
@@ -314,4 +363,6 @@ def _loss(result: Any) -> Tensor:
 
 def _either(left: bytes, right: bytes) -> bytes:
     """Which parameters have a gradient here or there."""
+    if left == right:
+        return left
     return bytes(a | b for a, b in zip(left, right, strict=True))

@@ -54,6 +54,7 @@ class GradientLayout:
         self.parameters = [p for _, p in trainable.values()]
         self._ends: dict[torch.dtype, int] = {}
         self._places = [self._place(p, reduce) for p in self.parameters]
+        self._all_used = bytes([1]) * len(self.parameters)
 
     def _place(self, parameter: Parameter, reduce: str) -> tuple[torch.dtype, int, tuple[int, ...]]:
         """The parameter's dtype of reduction, offset (elements) and strides in the flat buffer of that dtype."""
@@ -66,12 +67,16 @@ class GradientLayout:
 
     def new(self, device: torch.device) -> FlatGradient:
         """Fresh memory for one gradient, all zero."""
-        flat = {dtype: torch.zeros(size, dtype=dtype, device=device) for dtype, size in self._ends.items()}
-        views = [
-            flat[dtype].as_strided(parameter.shape, strides, offset)
+        flat = [torch.zeros(size, dtype=dtype, device=device) for dtype, size in self._ends.items()]
+        return FlatGradient(flat, self.views(flat))
+
+    def views(self, flat: list[Tensor]) -> list[Tensor]:
+        """Each parameter's part of flat memory, in the parameter's shape and memory format."""
+        by_dtype = dict(zip(self._ends, flat, strict=True))
+        return [
+            by_dtype[dtype].as_strided(parameter.shape, strides, offset)
             for parameter, (dtype, offset, strides) in zip(self.parameters, self._places, strict=True)
         ]
-        return FlatGradient(list(flat.values()), views)
 
     def clear(self) -> None:
         """Set every `p.grad` to None, so that the next backward pass stores instead of adding."""
@@ -79,7 +84,7 @@ class GradientLayout:
             parameter.grad = None
 
     def collect(self, out: FlatGradient) -> bytes:
-        """Copy every `p.grad` to `out`, zeros where there is none, and clear them.
+        """Move every `p.grad` to `out`, zeros where there is none, and clear them.
 
         The copy keeps negative zeros, which adding to zeroed memory would lose.
 
@@ -89,43 +94,45 @@ class GradientLayout:
         Raises:
             SpecError: a gradient is sparse.
         """
-        targets, gradients, others = self._pair(out)
+        targets, gradients, others, used = self._pair(out)
         if others:
             torch._foreach_zero_(others)
         if gradients:
             torch._foreach_copy_(targets, gradients)
-        return self._used_up()
+        self.clear()
+        return used
 
     def add(self, out: FlatGradient) -> bytes:
         """As `collect` to other memory and then `out + that`, bit for bit, in `out`."""
-        targets, gradients, others = self._pair(out)
+        targets, gradients, others, used = self._pair(out)
         if others:
             torch._foreach_add_(others, 0.0)  # -0.0 + 0.0 is 0.0
         if gradients:
             torch._foreach_add_(targets, gradients)
-        return self._used_up()
+        self.clear()
+        return used
 
-    def _pair(self, out: FlatGradient) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-        """Views with a gradient, these gradients, and the views without one."""
-        targets, gradients, others = [], [], []
-        for name, parameter, view in zip(self.names, self.parameters, out.views, strict=True):
-            gradient = parameter.grad
-            if gradient is None:
-                others.append(view)
-            elif gradient.layout == torch.strided:
-                targets.append(view)
-                gradients.append(gradient)
-            else:
+    def _pair(self, out: FlatGradient) -> tuple[list[Tensor], list[Tensor], list[Tensor], bytes]:
+        """Views with a gradient, these gradients, the views without one, and which have one."""
+        found = [parameter.grad for parameter in self.parameters]
+        gradients = [gradient for gradient in found if gradient is not None]
+        for gradient in gradients:
+            if gradient.layout is not torch.strided:
+                self._refuse_sparse(found)
+        if len(gradients) == len(found):  # nearly always
+            return out.views, gradients, [], self._all_used
+        used = bytes(gradient is not None for gradient in found)
+        targets = [view for view, there in zip(out.views, used, strict=True) if there]
+        others = [view for view, there in zip(out.views, used, strict=True) if not there]
+        return targets, gradients, others, used
+
+    def _refuse_sparse(self, found: list[Tensor | None]) -> None:
+        for name, gradient in zip(self.names, found, strict=True):
+            if gradient is not None and gradient.layout is not torch.strided:
                 raise SpecError(
                     f"the gradient of parameter {name!r} is sparse ({gradient.layout})",
                     "use dense gradients, e.g. torch.nn.Embedding(..., sparse=False)",
                 )
-        return targets, gradients, others
-
-    def _used_up(self) -> bytes:
-        used = bytes(parameter.grad is not None for parameter in self.parameters)
-        self.clear()
-        return used
 
     def scatter(self, flat: FlatGradient, used: bytes) -> None:
         """Set `p.grad` from `flat`: views of it, or copies where the parameter's dtype is another.

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from ..errors import ProcessDiedError, RemoteError
 from .data import epoch_of, fetch_item, sample_ids, split_evenly
-from .randomness import derive, seed_collate
+from .randomness import SampleSeeds, derive, seed_collate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -71,6 +71,7 @@ class _Batches(Dataset[_Answer]):
     def __init__(self, dataset: Any, seed: int, collate: Callable[[list[Any]], Any]) -> None:
         self._dataset = dataset
         self._seed = seed
+        self._seeds = SampleSeeds(seed)
         self._collate = collate
 
     def __getitem__(self, request: _Request) -> _Answer:
@@ -82,8 +83,9 @@ class _Batches(Dataset[_Answer]):
         return _Answer(request.step, request.est, pieces)
 
     def _batch(self, epoch: int, ids: list[int]) -> Any:
-        items = [fetch_item(self._dataset, self._seed, epoch, sample) for sample in ids]
-        seed_collate(self._seed, epoch, tuple(ids))
+        items = self._items(epoch, ids)
+        if self._collate is not default_collate:  # which draws no random numbers
+            seed_collate(self._seed, epoch, tuple(ids))
         try:
             return self._collate(items)
         except Exception as error:
@@ -91,6 +93,25 @@ class _Batches(Dataset[_Answer]):
                 f"collating the samples {ids} of the dataset (epoch {epoch}) raised {type(error).__name__}\n"
                 f"{traceback.format_exc()}"
             ) from error
+
+    def _items(self, epoch: int, ids: list[int]) -> list[Any]:
+        """The items, each as if all generators had been seeded for it."""
+        seeds = self._seeds
+        while True:
+            seeds.begin()
+            items, failure = [], None
+            try:
+                for sample in ids:
+                    seeds.before(epoch, sample)
+                    items.append(fetch_item(self._dataset, epoch, sample))
+                    seeds.after(epoch, sample)
+            except RemoteError as error:
+                failure = error
+            if not seeds.end():
+                continue
+            if failure is not None:
+                raise failure
+            return items
 
 
 @contextmanager
@@ -137,8 +158,8 @@ def _as_it_is(answer: Any) -> Any:
 class Loader:
     """One pool of `spec.loaders` processes that fetches ahead for all ESTs of a runner, in the order they will run.
 
-    Without processes the items are fetched when asked for, in this process: then the global generators are left
-    seeded by the last item, so whoever draws from them seeds them first.
+    Without processes the items are fetched when asked for, in this process: then the global generators are left in
+    whatever state, so whoever draws from them seeds them first.
 
     Args:
         dataset: map-style.
@@ -175,6 +196,9 @@ class Loader:
         self._ests = ests
         self._next = (step, ests.start)
         try:
+            if self._spec.loaders == 0 and not self._pin_memory:  # a DataLoader would cost 50 microseconds a batch
+                self._answers = map(self._batches.__getitem__, self._requests)
+                return
             if self._pool is None:
                 self._pool = self._new_pool()
             with _own_child_handler():

@@ -10,13 +10,14 @@ from __future__ import annotations
 import hashlib
 import random
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 def derive(seed: int, *parts: int | str) -> int:
@@ -42,8 +43,16 @@ def seed_everything(value: int) -> None:
 def seed_host(value: int) -> None:
     """Seed the generators of this process that live on the host. `value` is in 0 .. 2**64 - 1."""
     random.seed(value)
-    np.random.seed(value & 0xFFFFFFFF)  # an integer seed is 32 bits; seeding by an array takes six times as long
+    _seed_numpy(value)
     torch.default_generator.manual_seed(value)
+
+
+def _seed_numpy(value: int) -> None:
+    np.random.seed(value & 0xFFFFFFFF)  # an integer seed is 32 bits; seeding by an array takes six times as long
+
+
+def _draw_torch() -> int:
+    return int(torch.empty((), dtype=torch.int64).random_())
 
 
 def seed_build(seed: int) -> None:
@@ -74,6 +83,79 @@ def seed_sample(seed: int, epoch: int, sample: int) -> None:
 def seed_collate(seed: int, epoch: int, samples: tuple[int, ...]) -> None:
     """Before samples are collated (masking of tokens and the like)."""
     seed_host(derive(seed, "collate", epoch, *samples))
+
+
+@dataclass(frozen=True, slots=True)
+class _Generator:
+    """One of the host's global generators.
+
+    Args:
+        seed: sets its whole state from a number in 0 .. 2**64 - 1.
+        draw: at least 53 bits; its state moves on.
+    """
+
+    seed: Callable[[int], object]
+    draw: Callable[[], int | float]
+
+    def first(self, value: int) -> int | float:
+        """What `draw` gives right after `seed(value)`; the state it had is lost."""
+        self.seed(value)
+        return self.draw()
+
+
+_GENERATORS = (
+    _Generator(random.seed, lambda: random.getrandbits(64)),
+    _Generator(_seed_numpy, np.random.random_sample),
+    _Generator(torch.default_generator.manual_seed, _draw_torch),
+)
+
+
+class SampleSeeds:
+    """Seeds the host's generators before each item of a dataset, as `seed_sample`, but for those it does not draw from.
+
+    Seeding all three costs 9 microseconds an item, and most datasets draw from one of them, or from none. Which ones is
+    learned from the first batch. The others get one fixed state before each batch, and must still have it after: one
+    that does not is seeded from then on, and the batch has to be made again. So the items do not depend on what was
+    learned. (Unless one draws from a generator, puts back the state it found, and has not seeded it: nobody can tell.)
+    One for each process that makes items.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._learning = list(_GENERATORS)
+        self._used: list[_Generator] = []
+        self._unused: dict[_Generator, int | float] = {}
+
+    def begin(self) -> None:
+        """Before a batch."""
+        for generator in self._unused:
+            generator.seed(0)
+
+    def before(self, epoch: int, sample: int) -> None:
+        """Before `dataset[sample]`."""
+        if self._used or self._learning:
+            value = derive(self._seed, "sample", epoch, sample)
+            for generator in (*self._used, *self._learning):
+                generator.seed(value)
+
+    def after(self, epoch: int, sample: int) -> None:
+        """After it."""
+        if self._learning:
+            value = derive(self._seed, "sample", epoch, sample)
+            drawn = {generator for generator in self._learning if generator.draw() != generator.first(value)}
+            self._learning = [generator for generator in self._learning if generator not in drawn]
+            self._used += drawn
+
+    def end(self) -> bool:
+        """After a batch, also one that raised. False: it has to be made again."""
+        drawn = {generator for generator, first in self._unused.items() if generator.draw() != first}
+        if self._learning:
+            self._unused = {generator: generator.first(0) for generator in self._learning}
+            self._learning = []
+        for generator in drawn:
+            del self._unused[generator]
+            self._used.append(generator)
+        return not drawn
 
 
 @contextmanager

@@ -28,7 +28,10 @@ OPERATIONAL = frozenset(
         "evaluate_every",
     }
 )
-"""Fields that never reach the bits: they may change from one run of the same job to the next."""
+"""Fields that never reach the bits: they may change from one run of the same job to the next.
+
+But for `commit_every` under `nonfinite="rewind"`, which says where training goes back to.
+"""
 
 FROZEN = frozenset({"name", "ests", "batch_size", "seed"})
 """Fields that cannot change under one name, not even with --accept-changes: they define what a step is."""
@@ -148,10 +151,11 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def differences(self, other: JobSpec) -> dict[str, tuple[Any, Any]]:
         """Fields that define the bits and differ: name -> (here, there)."""
+        anchoring = {"commit_every"} if self.nonfinite == other.nonfinite == "rewind" else set()
         return {
             name: (getattr(self, name), getattr(other, name))
             for name in self.__struct_fields__
-            if name not in OPERATIONAL and getattr(self, name) != getattr(other, name)
+            if getattr(self, name) != getattr(other, name) and not (name in OPERATIONAL and name not in anchoring)
         }
 
 
@@ -197,6 +201,11 @@ def _check_length(spec: JobSpec) -> None:
         value = getattr(spec, field)
         if value is not None and value <= 0:
             raise SpecError(f"job {spec.name!r}: {field} is {value}", "it must be positive")
+    if spec.nonfinite == "rewind" and spec.commit_every is None:
+        raise SpecError(
+            f"job {spec.name!r}: nonfinite is 'rewind', but commit_every is not given",
+            "give commit_every: training goes back to the last step that it divides",
+        )
 
 
 def _check_ranges(spec: JobSpec) -> None:

@@ -31,8 +31,8 @@ class Outcome:
 
     Args:
         lr: each parameter group's learning rate, as used.
-        grad_norm: total norm of the averaged gradient before clipping; None without clipping.
-        skipped: the gradients were not finite and the grad scaler skipped the optimizer.
+        grad_norm: total norm of the averaged gradient before clipping; None without clipping, or without an update.
+        skipped: there was no update: it was left out, or the grad scaler found the gradients not finite.
     """
 
     lr: list[float]
@@ -56,6 +56,11 @@ class Update:
         if spec.ema is not None:
             self._ema = [_wide(p).clone() for p in layout.parameters]
 
+    @property
+    def is_scaled(self) -> bool:
+        """Whether gradients are scaled, and whether they are finite is for the scaler to see."""
+        return self._scaler is not None
+
     def scaled(self, loss: Tensor) -> Tensor:
         """The loss to call `backward()` on."""
         return loss if self._scaler is None else self._scaler.scale(loss)
@@ -72,14 +77,23 @@ class Update:
         if self._spec.ema is not None:
             with torch.no_grad():
                 torch._foreach_lerp_(self._ema, [_wide(p) for p in self._layout.parameters], 1 - self._spec.ema)
-        if self._scheduler is not None and (epoch_ends or self._spec.schedule == "step"):
-            self._step_scheduler(skipped)
+        self._step_scheduler(epoch_ends=epoch_ends, skipped=skipped)
         return Outcome(lr, None if norm is None else norm.item(), skipped)
 
-    def _step_scheduler(self, skipped: bool) -> None:
-        with warnings.catch_warnings():
-            if skipped:  # its advice to call optimizer.step() first: we did, the scaler did not
-                warnings.simplefilter("ignore", UserWarning)
+    def leave_out(self, *, epoch_ends: bool) -> Outcome:
+        """No update: only the schedule goes on, since the learning rate follows the step number."""
+        lr = [float(group["lr"]) for group in self._optimizer.param_groups]
+        self._step_scheduler(epoch_ends=epoch_ends, skipped=True)
+        return Outcome(lr, None, skipped=True)
+
+    def _step_scheduler(self, *, epoch_ends: bool, skipped: bool) -> None:
+        if self._scheduler is None or not (epoch_ends or self._spec.schedule == "step"):
+            return
+        if not skipped:
+            self._scheduler.step()
+            return
+        with warnings.catch_warnings():  # its advice to call optimizer.step() first: that was left out on purpose
+            warnings.simplefilter("ignore", UserWarning)
             self._scheduler.step()
 
     def _step_optimizer(self) -> bool:

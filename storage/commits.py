@@ -18,7 +18,7 @@ import structlog
 from ..errors import CorruptError, DivergenceError, NotFoundError, OutcomeUnknownError
 from . import packs, trees
 from .blobs import Digest, blob_digest, blob_key, get_blob, put_blob
-from .digest import has_nonfinite, state_digest, tensor_digest
+from .digest import has_nan, has_nonfinite, state_digest, tensor_digest
 from .manifests import (
     FORMAT,
     Manifest,
@@ -106,8 +106,17 @@ def marker_key(job: str, step: int) -> str:
 
 
 def nonfinite(snapshot: Snapshot) -> list[str]:
-    """Names of the model's parameters and buffers (everything under `model`) with a NaN or an infinity."""
-    return [name for name, tensor in snapshot.tensors.items() if name.startswith("model/") and has_nonfinite(tensor)]
+    """Names of the model's parameters with a NaN or an infinity, and of its buffers with a NaN.
+
+    An infinity in a buffer may be meant: attention masks have them.
+    """
+    kinds = {"model/parameters/": has_nonfinite, "model/buffers/": has_nan}
+    return [
+        name
+        for name, tensor in snapshot.tensors.items()
+        for prefix, broken in kinds.items()
+        if name.startswith(prefix) and broken(tensor)
+    ]
 
 
 def upload_share(store: ObjectStore, snapshot: Snapshot, index: int, count: int) -> list[str]:

@@ -68,6 +68,12 @@ def has_nonfinite(tensor: torch.Tensor) -> bool:
     return not bool(torch.isfinite(values).all())
 
 
+def has_nan(tensor: torch.Tensor) -> bool:
+    """Whether a NaN is in a tensor; False for types that do not know it."""
+    values = _as_floats(tensor)
+    return values is not None and bool(torch.isnan(values.sum())) and bool(torch.isnan(values).any())
+
+
 def _as_floats(tensor: torch.Tensor) -> torch.Tensor | None:
     """The same elements in a float type that torch can sum, or None if they are no floats."""
     if tensor.is_complex():

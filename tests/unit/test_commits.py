@@ -403,10 +403,12 @@ def test_the_chain_leads_from_the_newest_to_the_first() -> None:
         list(commits.chain(store, written[-1].manifest_digest))
 
 
-def test_nonfinite_parameters_and_buffers_are_named_and_the_optimizer_is_left_alone() -> None:
+def test_nonfinite_parameters_and_buffers_of_nan_are_named_and_the_optimizer_is_left_alone() -> None:
     state = tree()
-    state["model"]["parameters"]["w"][0, 0] = float("nan")
-    state["model"]["buffers"]["mean"][1] = float("-inf")
+    state["model"]["buffers"]["mean"][0] = float("-inf")
+    assert commits.nonfinite(commits.Snapshot.take(3, state)) == [], "an attention mask"
+    state["model"]["parameters"]["w"][0, 0] = float("inf")
+    state["model"]["buffers"]["mean"][1] = float("nan")
     state["optimizer"]["state"][0]["exp_avg"][0] = float("inf")
     names = commits.nonfinite(commits.Snapshot.take(3, state))
     assert sorted(names) == ["model/buffers/mean", "model/parameters/w"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from easyscale.errors import DivergenceError, UnavailableError
+from easyscale.errors import DivergenceError, NonFiniteError, UnavailableError
 from easyscale.pipeline import messages
 from easyscale.pipeline.committer import About, Committer
 from easyscale.storage import commits, manifests
@@ -297,3 +297,19 @@ def test_who_commits_after_damage_sends_everybodys_share_again(bench: Bench) -> 
     bench.begin(share=(1, 2))
     bench.publish()
     assert commits.read_commit(bench.store, wanted.manifest)[1]["step"] == 2
+
+
+def test_fault_40_a_state_with_a_nan_is_never_published_and_named(bench: Bench) -> None:
+    bench.train(4)
+    bench.begin()
+    good = bench.publish()
+    bench.train(8)
+    bench.value = float("nan")
+    before = dict(bench.store._objects)
+    bench.begin()
+    bench.rest()
+    assert isinstance(bench.committer.failure, NonFiniteError)
+    assert "in the state after 8 steps: model/parameters/w" in str(bench.committer.failure)
+    assert bench.said.empty()
+    assert bench.store._objects == before
+    assert bench.committer.base.manifest == good.manifest
