@@ -10,15 +10,15 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import structlog
 
 from ..errors import CorruptError, DivergenceError, NotFoundError, OutcomeUnknownError
 from . import packs, trees
-from .blobs import Digest, blob_digest, blob_key, get_blob, put_blob
-from .digest import has_nonfinite, state_digest, tensor_digest
+from .blobs import Digest, blob_digest, blob_key, put_blob, stored_whole
+from .digest import has_nonfinite, raw_digest, state_digest, tensor_digest
 from .manifests import (
     FORMAT,
     Manifest,
@@ -31,7 +31,7 @@ from .manifests import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import torch
 
@@ -46,6 +46,8 @@ MAX_POLL = 1.0
 """Longest pause, in seconds, between looks for a pack that another replica uploads."""
 
 log = structlog.get_logger()
+A = TypeVar("A")
+B = TypeVar("B")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +119,7 @@ def upload_share(store: ObjectStore, snapshot: Snapshot, index: int, count: int)
         The digests of packs number `index`, `index + count`, ...
     """
     mine = packs.partition(snapshot.tensors)[index::count]
-    with ThreadPoolExecutor(THREADS) as pool:
-        return list(pool.map(lambda pack: put_blob(store, *packs.pieces(pack)), mine))
+    return _at_once(lambda pack: put_blob(store, *packs.pieces(pack)), mine, _weight)
 
 
 def write_commit(
@@ -285,8 +286,7 @@ def _store_packs(
         digests = {name: tensor_digest(tensor) for name, tensor in parts[i].items()}
         return PackEntry(digest, sum(len(piece) for piece in pieces)), digests
 
-    with ThreadPoolExecutor(THREADS) as pool:
-        results = list(pool.map(one, range(len(parts))))
+    results = _at_once(one, range(len(parts)), lambda i: _weight(parts[i]))
     return [entry for entry, _ in results], {k: v for _, digests in results for k, v in digests.items()}
 
 
@@ -316,7 +316,7 @@ def _wait_for(
     """Wait until the wanted packs are in the store; return those that are not when patience ends."""
     deadline, pause = clock() + patience, 0.02
     while True:
-        wanted = [i for i in wanted if not store.exists(blob_key(entries[i].digest))]
+        wanted = [i for i in wanted if not stored_whole(store, entries[i].digest, entries[i].length)]
         left = deadline - clock()
         if not wanted or left <= 0:
             return wanted
@@ -358,15 +358,11 @@ def _read_state(store: ObjectStore, manifest: Manifest) -> Any:
     for entry in manifest.tensors:
         members[entry.pack].append(entry)
 
-    def one(pack: PackEntry, wanted: list[TensorEntry]) -> dict[str, torch.Tensor]:
-        data = get_blob(store, pack.digest)
-        try:
-            return _checked(packs.decode(data), wanted)
-        except CorruptError as error:
-            raise CorruptError(f"{store.address}: {blob_key(pack.digest)}: {error}") from error
+    def one(number: int) -> dict[str, torch.Tensor]:
+        return _read_pack(store, manifest.packs[number], members[number])
 
-    with ThreadPoolExecutor(THREADS) as pool:
-        tensors = {k: v for part in pool.map(one, manifest.packs, members) for k, v in part.items()}
+    parts = _at_once(one, range(len(members)), lambda number: manifest.packs[number].length)
+    tensors = {name: tensor for part in parts for name, tensor in part.items()}
     try:
         tree = trees.restore(manifest.skeleton, tensors)
         found = state_digest(manifest.skeleton, {entry.name: entry.digest for entry in manifest.tensors})
@@ -377,20 +373,55 @@ def _read_state(store: ObjectStore, manifest: Manifest) -> Any:
     return tree
 
 
-def _checked(found: Pack, wanted: list[TensorEntry]) -> dict[str, torch.Tensor]:
+def _read_pack(store: ObjectStore, pack: PackEntry, wanted: list[TensorEntry]) -> dict[str, torch.Tensor]:
+    """The tensors of a pack, every bit checked.
+
+    The digests of its tensors vouch for all that is in a pack, unless there are NaNs: then its own digest must. One of
+    the two is enough, and hashing is what reading a state costs.
+    """
+    data = store.view(blob_key(pack.digest))
+    problem = ""
+    try:
+        tensors, exact = _checked(packs.decode(data), wanted)
+    except CorruptError as error:
+        tensors, exact, problem = {}, False, str(error)
+    if not exact and (found := blob_digest(data)) != pack.digest:
+        problem = f"is damaged: its {len(data)} bytes have the digest {found}"
+    if problem:
+        raise CorruptError(f"{store.address}: {blob_key(pack.digest)} {problem}")
+    return tensors
+
+
+def _checked(found: Pack, wanted: list[TensorEntry]) -> tuple[dict[str, torch.Tensor], bool]:
+    """The wanted tensors, and whether their digests vouch for every bit."""
     if found.keys() != {entry.name for entry in wanted}:
-        raise CorruptError("the pack holds other tensors than its manifest says")
+        raise CorruptError("holds other tensors than its manifest says")
     tensors: dict[str, torch.Tensor] = {}
+    all_exact = True
     for entry in wanted:
         tensor = packs.unstored(found[entry.name], trees.DTYPES[entry.dtype])
-        digest = tensor_digest(tensor)
+        digest = raw_digest(tensor)
+        if digest != entry.digest:
+            all_exact, digest = False, tensor_digest(tensor)
         if digest != entry.digest or list(tensor.shape) != entry.shape:
             raise CorruptError(
-                f"tensor {entry.name!r} {list(tensor.shape)} has the digest {digest}, "
-                f"its manifest says {entry.shape} and {entry.digest}"
+                f"is not what its manifest says: tensor {entry.name!r} {list(tensor.shape)} has the digest {digest}, "
+                f"expected {entry.shape} and {entry.digest}"
             )
         tensors[entry.name] = tensor
-    return tensors
+    return tensors, all_exact
+
+
+def _weight(pack: Pack) -> int:
+    return sum(tensor.nbytes for tensor in pack.values())
+
+
+def _at_once(action: Callable[[A], B], items: Sequence[A], weight: Callable[[A], int]) -> list[B]:
+    """Results in the order of the items, computed in threads. The heaviest begin first: else one ends alone."""
+    order = sorted(range(len(items)), key=lambda i: -weight(items[i]))
+    with ThreadPoolExecutor(THREADS) as pool:
+        done = dict(zip(order, pool.map(lambda i: action(items[i]), order), strict=True))
+    return [done[i] for i in range(len(items))]
 
 
 def _way_around(store: ObjectStore, at: tuple[str, int] | None, tried: set[str], damage: list[str]) -> str | None:

@@ -32,7 +32,7 @@ from botocore.parsers import ResponseParserError
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_before_delay, wait_exponential, wait_random
 
 from ..errors import AddressError, EasyScaleError, NotFoundError, OutcomeUnknownError, UnavailableError
-from .objects import KEY_PATTERN, check_key
+from .objects import KEY_PATTERN, check_key, joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
     from mypy_boto3_s3.type_defs import CompletedPartTypeDef
 
-    from .objects import Data
+    from .objects import Body, Data
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -62,6 +62,9 @@ MULTIPART_ABOVE = 65 << 20
 
 PART_SIZE = 16 << 20
 """Bytes of a part (S3 allows 10,000 parts of at least 5 MiB: objects up to 160 GiB)."""
+
+READ_SIZE = 1 << 20
+"""Bytes read from a connection at a time: few calls, and they pass through the processor's cache."""
 
 UPLOAD_ATTEMPTS = 3
 """How often a multipart upload that was answered but did not take effect is made afresh."""
@@ -151,9 +154,26 @@ class S3Store:
         full_key = self._key(key)
         return self._call(f"get {key!r}", request)
 
-    def put(self, key: str, data: Data, *, durable: bool = True) -> None:  # noqa: ARG002
-        """See `ObjectStore.put`. Every write is durable."""
+    def view(self, key: str) -> memoryview:
+        """See `ObjectStore.view`."""
+
+        def request() -> memoryview:
+            answer = self._client.get_object(Bucket=self._bucket, Key=full_key)
+            buffer = memoryview(bytearray(answer["ContentLength"]))
+            filled = 0
+            while filled < len(buffer):
+                got = answer["Body"].readinto(buffer[filled : filled + READ_SIZE])  # type: ignore[arg-type]
+                if not got:
+                    raise IncompleteReadError(actual_bytes=filled, expected_bytes=len(buffer))
+                filled += got
+            return buffer
+
         full_key = self._key(key)
+        return self._call(f"get {key!r}", request)
+
+    def put(self, key: str, data: Body, *, durable: bool = True) -> None:  # noqa: ARG002
+        """See `ObjectStore.put`. Every write is durable."""
+        full_key, data = self._key(key), joined(data)
         if memoryview(data).nbytes <= MULTIPART_ABOVE:
             request = partial(
                 self._client.put_object, Bucket=self._bucket, Key=full_key, Body=bytes(data), ContentMD5=_md5(data)
@@ -198,12 +218,15 @@ class S3Store:
 
     def exists(self, key: str) -> bool:
         """See `ObjectStore.exists`."""
+        return self.size(key) is not None
+
+    def size(self, key: str) -> int | None:
+        """See `ObjectStore.size`."""
         request = partial(self._client.head_object, Bucket=self._bucket, Key=self._key(key))
         try:
-            self._call(f"look for {key!r}", request)
+            return self._call(f"look for {key!r}", request)["ContentLength"]
         except NotFoundError:
-            return False
-        return True
+            return None
 
     def delete(self, key: str) -> None:
         """See `ObjectStore.delete`."""
