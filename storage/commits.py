@@ -8,46 +8,36 @@ fencing) is the coordinator's part.
 from __future__ import annotations
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import structlog
 
 from ..errors import CorruptError, DivergenceError, NotFoundError, OutcomeUnknownError
 from . import packs, trees
-from .blobs import Digest, blob_digest, blob_key, put_blob, stored_whole
-from .digest import has_nonfinite, raw_digest, state_digest, tensor_digest
+from .blobs import Digest, put_blob
+from .digest import has_nonfinite, state_digest
 from .manifests import (
     FORMAT,
     Manifest,
-    PackEntry,
     TensorEntry,
     decode_manifest,
     encode_manifest,
     plain_metrics,
     read_manifest,
 )
+from .transfers import at_once, read_pack, store_packs, tensor_entries, wait_for, weight
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
     import torch
 
     from .objects import ObjectStore
-    from .packs import Pack
     from .trees import Skeleton
 
-THREADS = 4
-"""Packs that are hashed and moved at the same time: hides the latency of the store, and uses a second core."""
-
-MAX_POLL = 1.0
-"""Longest pause, in seconds, between looks for a pack that another replica uploads."""
-
 log = structlog.get_logger()
-A = TypeVar("A")
-B = TypeVar("B")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +109,7 @@ def upload_share(store: ObjectStore, snapshot: Snapshot, index: int, count: int)
         The digests of packs number `index`, `index + count`, ...
     """
     mine = packs.partition(snapshot.tensors)[index::count]
-    return _at_once(lambda pack: put_blob(store, *packs.pieces(pack)), mine, _weight)
+    return at_once(lambda pack: put_blob(store, *packs.pieces(pack)), mine, weight)
 
 
 def write_commit(
@@ -164,8 +154,8 @@ def write_commit(
     index, count = share
     parts = packs.partition(snapshot.tensors)
     ours = set(range(index, len(parts), count))
-    entries, digests = _store_packs(store, parts, ours, overwrite=overwrite)
-    missing = _wait_for(store, [i for i in range(len(parts)) if i not in ours], entries, patience, clock, sleep)
+    entries, digests = store_packs(store, parts, ours, overwrite=overwrite)
+    missing = wait_for(store, [i for i in range(len(parts)) if i not in ours], entries, patience, clock, sleep)
     for i in missing:
         log.info("commit.pack_adopted", job=job, step=snapshot.step, pack=entries[i].digest)
         put_blob(store, *packs.pieces(parts[i]))
@@ -184,7 +174,7 @@ def write_commit(
         history=None if history is None else put_blob(store, history, overwrite=overwrite),
         created=time.time(),
         packs=entries,
-        tensors=_tensor_entries(parts, digests),
+        tensors=tensor_entries(parts, digests),
         skeleton=snapshot.skeleton,
     )
     data = encode_manifest(manifest)
@@ -275,55 +265,6 @@ def chain(store: ObjectStore, manifest_digest: str) -> Iterator[tuple[str, Manif
         digest = manifest.parent
 
 
-def _store_packs(
-    store: ObjectStore, parts: list[dict[str, torch.Tensor]], ours: set[int], *, overwrite: bool
-) -> tuple[list[PackEntry], dict[str, str]]:
-    """Entries of all packs and digests of all tensors; `ours` are uploaded."""
-
-    def one(i: int) -> tuple[PackEntry, dict[str, str]]:
-        pieces = packs.pieces(parts[i])
-        digest = put_blob(store, *pieces, overwrite=overwrite) if i in ours else blob_digest(*pieces)
-        digests = {name: tensor_digest(tensor) for name, tensor in parts[i].items()}
-        return PackEntry(digest, sum(len(piece) for piece in pieces)), digests
-
-    results = _at_once(one, range(len(parts)), lambda i: _weight(parts[i]))
-    return [entry for entry, _ in results], {k: v for _, digests in results for k, v in digests.items()}
-
-
-def _tensor_entries(parts: list[dict[str, torch.Tensor]], digests: Mapping[str, str]) -> list[TensorEntry]:
-    return [
-        TensorEntry(
-            name=name,
-            dtype=str(tensor.dtype).removeprefix("torch."),
-            shape=list(tensor.shape),
-            digest=digests[name],
-            pack=i,
-            codec=packs.codec(tensor.dtype),
-        )
-        for i, part in enumerate(parts)
-        for name, tensor in part.items()
-    ]
-
-
-def _wait_for(
-    store: ObjectStore,
-    wanted: list[int],
-    entries: list[PackEntry],
-    patience: float,
-    clock: Callable[[], float],
-    sleep: Callable[[float], None],
-) -> list[int]:
-    """Wait until the wanted packs are in the store; return those that are not when patience ends."""
-    deadline, pause = clock() + patience, 0.02
-    while True:
-        wanted = [i for i in wanted if not stored_whole(store, entries[i].digest, entries[i].length)]
-        left = deadline - clock()
-        if not wanted or left <= 0:
-            return wanted
-        sleep(min(pause, left))
-        pause = min(2 * pause, MAX_POLL)
-
-
 def _mark(store: ObjectStore, manifest: Manifest, digest: str) -> None:
     key = marker_key(manifest.job, manifest.step)
     marker = Marker(manifest.step, digest, manifest.state_digest, manifest.parent)
@@ -359,9 +300,9 @@ def _read_state(store: ObjectStore, manifest: Manifest) -> Any:
         members[entry.pack].append(entry)
 
     def one(number: int) -> dict[str, torch.Tensor]:
-        return _read_pack(store, manifest.packs[number], members[number])
+        return read_pack(store, manifest.packs[number], members[number])
 
-    parts = _at_once(one, range(len(members)), lambda number: manifest.packs[number].length)
+    parts = at_once(one, range(len(members)), lambda number: manifest.packs[number].length)
     tensors = {name: tensor for part in parts for name, tensor in part.items()}
     try:
         tree = trees.restore(manifest.skeleton, tensors)
@@ -371,57 +312,6 @@ def _read_state(store: ObjectStore, manifest: Manifest) -> Any:
     except CorruptError as error:
         raise CorruptError(f"{store.address}: job {manifest.job!r}, step {manifest.step}: {error}") from error
     return tree
-
-
-def _read_pack(store: ObjectStore, pack: PackEntry, wanted: list[TensorEntry]) -> dict[str, torch.Tensor]:
-    """The tensors of a pack, every bit checked.
-
-    The digests of its tensors vouch for all that is in a pack, unless there are NaNs: then its own digest must. One of
-    the two is enough, and hashing is what reading a state costs.
-    """
-    data = store.view(blob_key(pack.digest))
-    problem = ""
-    try:
-        tensors, exact = _checked(packs.decode(data), wanted)
-    except CorruptError as error:
-        tensors, exact, problem = {}, False, str(error)
-    if not exact and (found := blob_digest(data)) != pack.digest:
-        problem = f"is damaged: its {len(data)} bytes have the digest {found}"
-    if problem:
-        raise CorruptError(f"{store.address}: {blob_key(pack.digest)} {problem}")
-    return tensors
-
-
-def _checked(found: Pack, wanted: list[TensorEntry]) -> tuple[dict[str, torch.Tensor], bool]:
-    """The wanted tensors, and whether their digests vouch for every bit."""
-    if found.keys() != {entry.name for entry in wanted}:
-        raise CorruptError("holds other tensors than its manifest says")
-    tensors: dict[str, torch.Tensor] = {}
-    all_exact = True
-    for entry in wanted:
-        tensor = packs.unstored(found[entry.name], trees.DTYPES[entry.dtype])
-        digest = raw_digest(tensor)
-        if digest != entry.digest:
-            all_exact, digest = False, tensor_digest(tensor)
-        if digest != entry.digest or list(tensor.shape) != entry.shape:
-            raise CorruptError(
-                f"is not what its manifest says: tensor {entry.name!r} {list(tensor.shape)} has the digest {digest}, "
-                f"expected {entry.shape} and {entry.digest}"
-            )
-        tensors[entry.name] = tensor
-    return tensors, all_exact
-
-
-def _weight(pack: Pack) -> int:
-    return sum(tensor.nbytes for tensor in pack.values())
-
-
-def _at_once(action: Callable[[A], B], items: Sequence[A], weight: Callable[[A], int]) -> list[B]:
-    """Results in the order of the items, computed in threads. The heaviest begin first: else one ends alone."""
-    order = sorted(range(len(items)), key=lambda i: -weight(items[i]))
-    with ThreadPoolExecutor(THREADS) as pool:
-        done = dict(zip(order, pool.map(lambda i: action(items[i]), order), strict=True))
-    return [done[i] for i in range(len(items))]
 
 
 def _way_around(store: ObjectStore, at: tuple[str, int] | None, tried: set[str], damage: list[str]) -> str | None:
