@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 import msgspec
 import structlog
 
-from ..errors import CorruptError, NotFoundError
+from ..errors import CorruptError, EasyScaleError, NotFoundError
 from .session import Control
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from ..storage.objects import ObjectStore
     from .messages import Run
+
+log = structlog.get_logger()
 
 log = structlog.get_logger()
 
@@ -94,8 +96,12 @@ class StoreLane(Generic[C]):
         self._store.put(key, pack(control, contribution.to_bytes()), durable=False)
         self._received[self._run.slot] = control, contribution
         while len(self.mine) > KEPT_STEPS:
-            self._store.delete(self.mine[0])
-            del self.mine[0]  # after: what could not be removed is removed later
+            try:
+                self._store.delete(self.mine[0])
+            except EasyScaleError as error:  # it only costs room, and is removed with the next one
+                log.warning("lane.left", key=self.mine[0], error=str(error))
+                break
+            del self.mine[0]
 
     def poll(self, step: int) -> list[tuple[Control, C]] | None:
         """See `generation.Lane`."""

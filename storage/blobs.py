@@ -9,11 +9,15 @@ import hashlib
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
+import structlog
 
 from ..errors import CorruptError, EasyScaleError, OutcomeUnknownError
+from .objects import length
 
 if TYPE_CHECKING:
     from .objects import Data, ObjectStore
+
+log = structlog.get_logger()
 
 Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 """A SHA-256 in lower-case hex, checked when decoded: a digest from outside becomes part of a key."""
@@ -37,7 +41,7 @@ def put_blob(store: ObjectStore, *pieces: Data, overwrite: bool = False) -> str:
 
     Args:
         store: where to.
-        pieces: joined only if they have to be sent.
+        pieces: not copied, where the store can send them apart.
         overwrite: send it even if the key exists: heals a blob that was found damaged.
 
     Returns:
@@ -47,15 +51,23 @@ def put_blob(store: ObjectStore, *pieces: Data, overwrite: bool = False) -> str:
         OutcomeUnknownError: no answer, and it cannot be read back.
     """
     digest = blob_digest(*pieces)
-    if overwrite or not store.exists(blob_key(digest)):
+    if overwrite or not stored_whole(store, digest, length(pieces)):
         try:
-            store.put(blob_key(digest), pieces[0] if len(pieces) == 1 else b"".join(pieces))
+            store.put(blob_key(digest), pieces)
         except OutcomeUnknownError as error:
             try:
                 get_blob(store, digest)
             except EasyScaleError:
                 raise error from None
     return digest
+
+
+def stored_whole(store: ObjectStore, digest: str, size: int) -> bool:
+    """Whether a blob is there with all its `size` bytes. A power cut can leave a short file under the right name."""
+    found = store.size(blob_key(digest))
+    if found not in (None, size):
+        log.warning("blob.torn", store=store.address, key=blob_key(digest), found=found, expected=size)
+    return found == size
 
 
 def get_blob(store: ObjectStore, digest: str) -> bytes:

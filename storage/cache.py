@@ -12,20 +12,22 @@ import os
 import re
 import threading
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
 from ..errors import AddressError, NotFoundError, UnavailableError
 from .files import TEMPORARY, FileStore
+from .objects import length
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from .objects import Data, ObjectStore
+    from .objects import Body, Data, ObjectStore
 
 log = structlog.get_logger()
+T = TypeVar("T", bytes, memoryview)
 
 DEFAULT_LIMIT = 8 << 30
 """Bytes that the folder may hold."""
@@ -63,17 +65,13 @@ class CachedBlobs:
 
     def get(self, key: str) -> bytes:
         """See `ObjectStore.get`. A blob may come from the folder even if it is gone from the store."""
-        digest = self._digest(key)
-        if digest is None:
-            return self._store.get(key)
-        data = self._recall(digest)
-        if data is None:
-            data = self._store.get(key)
-            if _sha256(data) == digest:  # else the caller will find out, as it would without us
-                self._keep(digest, data)
-        return data
+        return self._read(key, self._store.get, FileStore.get)
 
-    def put(self, key: str, data: Data, *, durable: bool = True) -> None:
+    def view(self, key: str) -> memoryview:
+        """See `ObjectStore.view`; likewise."""
+        return self._read(key, self._store.view, FileStore.view)
+
+    def put(self, key: str, data: Body, *, durable: bool = True) -> None:
         """See `ObjectStore.put`."""
         with self._written(key, data):
             self._store.put(key, data, durable=durable)
@@ -86,6 +84,10 @@ class CachedBlobs:
     def exists(self, key: str) -> bool:
         """See `ObjectStore.exists`: a local copy is no proof."""
         return self._store.exists(key)
+
+    def size(self, key: str) -> int | None:
+        """See `ObjectStore.size`: likewise."""
+        return self._store.size(key)
 
     def delete(self, key: str) -> None:
         """See `ObjectStore.delete`."""
@@ -100,8 +102,19 @@ class CachedBlobs:
         match = BLOB_KEY.fullmatch(key)
         return match[1] if match and self._local else None
 
+    def _read(self, key: str, fetch: Callable[[str], T], recall: Callable[[FileStore, str], T]) -> T:
+        digest = self._digest(key)
+        if digest is None:
+            return fetch(key)
+        data = self._recall(digest, recall)
+        if data is None:
+            data = fetch(key)
+            if _sha256(data) == digest:  # else the caller will find out, as it would without us
+                self._keep(digest, data)
+        return data
+
     @contextmanager
-    def _written(self, key: str, data: Data) -> Iterator[None]:
+    def _written(self, key: str, data: Body) -> Iterator[None]:
         """Around a write to the store. After a failed one, reading must ask the store and not find a local copy."""
         digest = self._digest(key)
         try:
@@ -112,10 +125,10 @@ class CachedBlobs:
         if digest is not None:
             self._keep(digest, data)
 
-    def _recall(self, digest: str) -> bytes | None:
+    def _recall(self, digest: str, recall: Callable[[FileStore, str], T]) -> T | None:
         assert self._local
         try:
-            data = self._local.get(digest)
+            data = recall(self._local, digest)
         except NotFoundError:
             return None
         except UnavailableError as error:
@@ -129,9 +142,9 @@ class CachedBlobs:
             os.utime(self._local.path(digest))
         return data
 
-    def _keep(self, digest: str, data: Data) -> None:
+    def _keep(self, digest: str, data: Body) -> None:
         assert self._local
-        size = memoryview(data).nbytes
+        size = length(data)
         if size > self._limit:
             return
         try:

@@ -8,7 +8,6 @@ fencing) is the coordinator's part.
 from __future__ import annotations
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,18 +16,18 @@ import structlog
 
 from ..errors import CorruptError, DivergenceError, NotFoundError, OutcomeUnknownError
 from . import packs, trees
-from .blobs import Digest, blob_digest, blob_key, get_blob, put_blob
-from .digest import has_nan, has_nonfinite, state_digest, tensor_digest
+from .blobs import Digest, put_blob
+from .digest import has_nan, has_nonfinite, state_digest
 from .manifests import (
     FORMAT,
     Manifest,
-    PackEntry,
     TensorEntry,
     decode_manifest,
     encode_manifest,
     plain_metrics,
     read_manifest,
 )
+from .transfers import at_once, read_pack, store_packs, tensor_entries, wait_for, weight
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -36,14 +35,7 @@ if TYPE_CHECKING:
     import torch
 
     from .objects import ObjectStore
-    from .packs import Pack
     from .trees import Skeleton
-
-THREADS = 4
-"""Packs that are hashed and moved at the same time: hides the latency of the store, and uses a second core."""
-
-MAX_POLL = 1.0
-"""Longest pause, in seconds, between looks for a pack that another replica uploads."""
 
 log = structlog.get_logger()
 
@@ -126,8 +118,7 @@ def upload_share(store: ObjectStore, snapshot: Snapshot, index: int, count: int)
         The digests of packs number `index`, `index + count`, ...
     """
     mine = packs.partition(snapshot.tensors)[index::count]
-    with ThreadPoolExecutor(THREADS) as pool:
-        return list(pool.map(lambda pack: put_blob(store, *packs.pieces(pack)), mine))
+    return at_once(lambda pack: put_blob(store, *packs.pieces(pack)), mine, weight)
 
 
 def write_commit(
@@ -172,8 +163,8 @@ def write_commit(
     index, count = share
     parts = packs.partition(snapshot.tensors)
     ours = set(range(index, len(parts), count))
-    entries, digests = _store_packs(store, parts, ours, overwrite=overwrite)
-    missing = _wait_for(store, [i for i in range(len(parts)) if i not in ours], entries, patience, clock, sleep)
+    entries, digests = store_packs(store, parts, ours, overwrite=overwrite)
+    missing = wait_for(store, [i for i in range(len(parts)) if i not in ours], entries, patience, clock, sleep)
     for i in missing:
         log.info("commit.pack_adopted", job=job, step=snapshot.step, pack=entries[i].digest)
         put_blob(store, *packs.pieces(parts[i]))
@@ -192,7 +183,7 @@ def write_commit(
         history=None if history is None else put_blob(store, history, overwrite=overwrite),
         created=time.time(),
         packs=entries,
-        tensors=_tensor_entries(parts, digests),
+        tensors=tensor_entries(parts, digests),
         skeleton=snapshot.skeleton,
     )
     data = encode_manifest(manifest)
@@ -283,56 +274,6 @@ def chain(store: ObjectStore, manifest_digest: str) -> Iterator[tuple[str, Manif
         digest = manifest.parent
 
 
-def _store_packs(
-    store: ObjectStore, parts: list[dict[str, torch.Tensor]], ours: set[int], *, overwrite: bool
-) -> tuple[list[PackEntry], dict[str, str]]:
-    """Entries of all packs and digests of all tensors; `ours` are uploaded."""
-
-    def one(i: int) -> tuple[PackEntry, dict[str, str]]:
-        pieces = packs.pieces(parts[i])
-        digest = put_blob(store, *pieces, overwrite=overwrite) if i in ours else blob_digest(*pieces)
-        digests = {name: tensor_digest(tensor) for name, tensor in parts[i].items()}
-        return PackEntry(digest, sum(len(piece) for piece in pieces)), digests
-
-    with ThreadPoolExecutor(THREADS) as pool:
-        results = list(pool.map(one, range(len(parts))))
-    return [entry for entry, _ in results], {k: v for _, digests in results for k, v in digests.items()}
-
-
-def _tensor_entries(parts: list[dict[str, torch.Tensor]], digests: Mapping[str, str]) -> list[TensorEntry]:
-    return [
-        TensorEntry(
-            name=name,
-            dtype=str(tensor.dtype).removeprefix("torch."),
-            shape=list(tensor.shape),
-            digest=digests[name],
-            pack=i,
-            codec=packs.codec(tensor.dtype),
-        )
-        for i, part in enumerate(parts)
-        for name, tensor in part.items()
-    ]
-
-
-def _wait_for(
-    store: ObjectStore,
-    wanted: list[int],
-    entries: list[PackEntry],
-    patience: float,
-    clock: Callable[[], float],
-    sleep: Callable[[float], None],
-) -> list[int]:
-    """Wait until the wanted packs are in the store; return those that are not when patience ends."""
-    deadline, pause = clock() + patience, 0.02
-    while True:
-        wanted = [i for i in wanted if not store.exists(blob_key(entries[i].digest))]
-        left = deadline - clock()
-        if not wanted or left <= 0:
-            return wanted
-        sleep(min(pause, left))
-        pause = min(2 * pause, MAX_POLL)
-
-
 def _mark(store: ObjectStore, manifest: Manifest, digest: str) -> None:
     key = marker_key(manifest.job, manifest.step)
     marker = Marker(manifest.step, digest, manifest.state_digest, manifest.parent)
@@ -367,15 +308,11 @@ def _read_state(store: ObjectStore, manifest: Manifest) -> Any:
     for entry in manifest.tensors:
         members[entry.pack].append(entry)
 
-    def one(pack: PackEntry, wanted: list[TensorEntry]) -> dict[str, torch.Tensor]:
-        data = get_blob(store, pack.digest)
-        try:
-            return _checked(packs.decode(data), wanted)
-        except CorruptError as error:
-            raise CorruptError(f"{store.address}: {blob_key(pack.digest)}: {error}") from error
+    def one(number: int) -> dict[str, torch.Tensor]:
+        return read_pack(store, manifest.packs[number], members[number])
 
-    with ThreadPoolExecutor(THREADS) as pool:
-        tensors = {k: v for part in pool.map(one, manifest.packs, members) for k, v in part.items()}
+    parts = at_once(one, range(len(members)), lambda number: manifest.packs[number].length)
+    tensors = {name: tensor for part in parts for name, tensor in part.items()}
     try:
         tree = trees.restore(manifest.skeleton, tensors)
         found = state_digest(manifest.skeleton, {entry.name: entry.digest for entry in manifest.tensors})
@@ -384,22 +321,6 @@ def _read_state(store: ObjectStore, manifest: Manifest) -> Any:
     except CorruptError as error:
         raise CorruptError(f"{store.address}: job {manifest.job!r}, step {manifest.step}: {error}") from error
     return tree
-
-
-def _checked(found: Pack, wanted: list[TensorEntry]) -> dict[str, torch.Tensor]:
-    if found.keys() != {entry.name for entry in wanted}:
-        raise CorruptError("the pack holds other tensors than its manifest says")
-    tensors: dict[str, torch.Tensor] = {}
-    for entry in wanted:
-        tensor = packs.unstored(found[entry.name], trees.DTYPES[entry.dtype])
-        digest = tensor_digest(tensor)
-        if digest != entry.digest or list(tensor.shape) != entry.shape:
-            raise CorruptError(
-                f"tensor {entry.name!r} {list(tensor.shape)} has the digest {digest}, "
-                f"its manifest says {entry.shape} and {entry.digest}"
-            )
-        tensors[entry.name] = tensor
-    return tensors
 
 
 def _way_around(store: ObjectStore, at: tuple[str, int] | None, tried: set[str], damage: list[str]) -> str | None:

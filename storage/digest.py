@@ -42,11 +42,14 @@ def tensor_digest(tensor: torch.Tensor) -> str:
 
     Any strided tensor of `trees.DTYPES` on any device. Large tensors are hashed without holding the GIL.
     """
-    host = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    dtype = str(host.dtype).removeprefix("torch.")
-    sha = hashlib.sha256(f"easyscale tensor 1\n{dtype}\n{list(host.shape)}\n".encode())
-    sha.update(bytes_of(_one_nan(host)))
-    return sha.hexdigest()
+    host = _host(tensor)
+    return _hashed(host, _one_nan(host))
+
+
+def raw_digest(tensor: torch.Tensor) -> str:
+    """SHA-256 (hex) as `tensor_digest`, but of NaNs as they are: if the two are equal, they vouch for every bit."""
+    host = _host(tensor)
+    return _hashed(host, host)
 
 
 def state_digest(skeleton: Skeleton, tensor_digests: Mapping[str, str]) -> str:
@@ -72,6 +75,17 @@ def has_nan(tensor: torch.Tensor) -> bool:
     """Whether a NaN is in a tensor; False for types that do not know it."""
     values = _as_floats(tensor)
     return values is not None and bool(torch.isnan(values.sum())) and bool(torch.isnan(values).any())
+
+
+def _host(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+
+
+def _hashed(host: torch.Tensor, elements: torch.Tensor) -> str:
+    dtype = str(host.dtype).removeprefix("torch.")
+    sha = hashlib.sha256(f"easyscale tensor 1\n{dtype}\n{list(host.shape)}\n".encode())
+    sha.update(bytes_of(elements))
+    return sha.hexdigest()
 
 
 def _as_floats(tensor: torch.Tensor) -> torch.Tensor | None:

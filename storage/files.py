@@ -7,9 +7,12 @@ the call returns. Keys that nest (`a` beside `a/b`) are refused by the file syst
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import mmap
 import os
 import secrets
+import stat
 import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,7 +25,7 @@ from .objects import KEY_PATTERN, check_key
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from .objects import Data
+    from .objects import Body, Data
 
 
 TEMPORARY = "~tmp"
@@ -30,6 +33,12 @@ TEMPORARY = "~tmp"
 
 ABANDONED_AFTER = 24 * 3600.0
 """Seconds after which the temporary file of a process that died is swept away by the next one to open the store."""
+
+WRITE_BUFFER = 1 << 20
+"""Bytes of small pieces that are gathered for one write; larger pieces are written from where they are."""
+
+MADV_POPULATE_READ = 22
+"""From Linux's uapi/asm-generic/mman-common.h: read a mapping's pages now, and say so if that fails."""
 
 PLACE_ATTEMPTS = 10
 """How often a folder may be removed by `delete` of its last object just before we move a new one into it."""
@@ -70,7 +79,17 @@ class FileStore:
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 raise NotFoundError(f"{self.address}: no object {key!r}") from None
 
-    def put(self, key: str, data: Data, *, durable: bool = True) -> None:
+    def view(self, key: str) -> memoryview:
+        """See `ObjectStore.view`. The file is mapped, copy on write: no object is ever changed in place."""
+        path = self.path(key)
+        with self._explained("read", path):
+            try:
+                with path.open("rb", buffering=0) as file:
+                    return _mapped(file.fileno())
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                raise NotFoundError(f"{self.address}: no object {key!r}") from None
+
+    def put(self, key: str, data: Body, *, durable: bool = True) -> None:
         """See `ObjectStore.put`. Raises `UnavailableError` (disk full, read-only, ...) with the old object intact."""
         path = self.path(key)
         with self._explained("write", path), self._temporary_file(data, durable=durable) as temporary:
@@ -94,9 +113,17 @@ class FileStore:
 
     def exists(self, key: str) -> bool:
         """See `ObjectStore.exists`."""
+        return self.size(key) is not None
+
+    def size(self, key: str) -> int | None:
+        """See `ObjectStore.size`."""
         path = self.path(key)
         with self._explained("look at", path):
-            return path.is_file()
+            try:
+                status = path.stat()
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+            return status.st_size if stat.S_ISREG(status.st_mode) else None
 
     def delete(self, key: str) -> None:
         """See `ObjectStore.delete`. Folders that become empty go too, so that passing objects leave nothing."""
@@ -138,18 +165,18 @@ class FileStore:
         return tuple(path.parents[: len(path.relative_to(self._root).parts)])
 
     @contextmanager
-    def _temporary_file(self, data: Data, *, durable: bool) -> Iterator[Path]:
+    def _temporary_file(self, data: Body, *, durable: bool) -> Iterator[Path]:
         temporary = self._write_temporary(data, durable=durable)
         try:
             yield temporary
         finally:
             temporary.unlink(missing_ok=True)
 
-    def _write_temporary(self, data: Data, *, durable: bool) -> Path:
+    def _write_temporary(self, data: Body, *, durable: bool) -> Path:
         path = self._temporary / f"{os.getpid()}-{secrets.token_hex(8)}"
         try:
-            with path.open("xb") as file:
-                file.write(data)
+            with path.open("xb", buffering=WRITE_BUFFER) as file:
+                file.writelines([data] if isinstance(data, (bytes, bytearray, memoryview)) else data)
                 if durable:
                     file.flush()
                     os.fsync(file.fileno())
@@ -172,6 +199,22 @@ class FileStore:
             with suppress(FileNotFoundError):  # its writer has just finished
                 if path.stat().st_mtime < oldest:
                     path.unlink()
+
+
+def _mapped(descriptor: int) -> memoryview:
+    """A whole file as private memory. Raises `OSError` if it cannot be read: later that would be a SIGBUS."""
+    size = os.fstat(descriptor).st_size
+    if size == 0:
+        return memoryview(bytearray())
+    memory = mmap.mmap(descriptor, size, flags=mmap.MAP_PRIVATE)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    # Not by `memory.madvise`, which would hold the GIL until the disk has answered.
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), MADV_POPULATE_READ) != 0:
+        number = ctypes.get_errno()
+        if number != errno.EINVAL:  # a kernel older than 5.14 does not know it, and reads at the first touch
+            raise OSError(errno.EIO if number == errno.EFAULT else number, os.strerror(number))
+    return memoryview(memory)
 
 
 def _place(path: Path, move: Callable[[], object]) -> None:

@@ -6,12 +6,12 @@ import threading
 from typing import TYPE_CHECKING, ClassVar
 
 from ..errors import NotFoundError
-from .objects import check_key
+from .objects import check_key, joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .objects import Data
+    from .objects import Body, Data
 
 
 class MemoryStore:
@@ -36,10 +36,14 @@ class MemoryStore:
         except KeyError:
             raise NotFoundError(f"{self.address}: no object {key!r}") from None
 
-    def put(self, key: str, data: Data, *, durable: bool = True) -> None:  # noqa: ARG002
+    def view(self, key: str) -> memoryview:
+        """See `ObjectStore.view`."""
+        return memoryview(bytearray(self.get(key)))
+
+    def put(self, key: str, data: Body, *, durable: bool = True) -> None:  # noqa: ARG002
         """See `ObjectStore.put`."""
         check_key(key)
-        self._objects[key] = bytes(data)
+        self._objects[key] = bytes(joined(data))
 
     def create(self, key: str, data: Data) -> bool:
         """See `ObjectStore.create`."""
@@ -53,6 +57,10 @@ class MemoryStore:
     def exists(self, key: str) -> bool:
         """See `ObjectStore.exists`."""
         return key in self._objects
+
+    def size(self, key: str) -> int | None:
+        """See `ObjectStore.size`."""
+        return len(self._objects[key]) if self.exists(key) else None
 
     def delete(self, key: str) -> None:
         """See `ObjectStore.delete`."""

@@ -14,9 +14,12 @@ from urllib.parse import unquote, urlsplit
 from ..errors import AddressError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     Data = bytes | bytearray | memoryview
+
+    Body = Data | Sequence[Data]
+    """What an object shall consist of: bytes, or pieces to be put one after another (so that nobody has to copy)."""
 
 
 KEY_PATTERN = re.compile(r"(?!.*(?:^|/)\.{1,2}(?:/|$))[A-Za-z0-9._-]+(?:/[A-Za-z0-9._-]+)*")
@@ -31,6 +34,17 @@ def check_key(key: str) -> None:
     """
     if not KEY_PATTERN.fullmatch(key):
         raise ValueError(f"object key {key!r}: parts of [A-Za-z0-9._-], separated by single '/', none '.' or '..'")
+
+
+def joined(data: Body) -> Data:
+    """The pieces of an object as one, for those who cannot send them apart. Nothing is copied if it is one."""
+    return data if isinstance(data, (bytes, bytearray, memoryview)) else b"".join(data)
+
+
+def length(data: Body) -> int:
+    """Bytes of an object in one or more pieces."""
+    pieces = [data] if isinstance(data, (bytes, bytearray, memoryview)) else data
+    return sum(memoryview(piece).nbytes for piece in pieces)
 
 
 @runtime_checkable
@@ -51,7 +65,15 @@ class ObjectStore(Protocol):
         """
         ...
 
-    def put(self, key: str, data: Data, *, durable: bool = True) -> None:
+    def view(self, key: str) -> memoryview:
+        """Like `get`, as writable memory of the caller's own. Large objects are not copied more than they must be.
+
+        Raises:
+            NotFoundError, UnavailableError: as `get` does.
+        """
+        ...
+
+    def put(self, key: str, data: Body, *, durable: bool = True) -> None:
         """Write or overwrite. `durable=False` (lane blobs) may be lost in a crash of the store's machine.
 
         Raises:
@@ -73,6 +95,10 @@ class ObjectStore(Protocol):
 
     def exists(self, key: str) -> bool:
         """Whether the object is there now."""
+        ...
+
+    def size(self, key: str) -> int | None:
+        """Length in bytes of the object that is there now, or None: tells a torn one from a whole one."""
         ...
 
     def delete(self, key: str) -> None:

@@ -8,10 +8,11 @@ which type they truly have is for the manifest to say.
 from __future__ import annotations
 
 import json
+import math
 import struct
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import safetensors
+import msgspec
 import torch
 
 from ..errors import CorruptError
@@ -29,6 +30,8 @@ Codec = Literal["plain", "real", "bytes"]
 
 PACK_BYTES = 64 << 20
 """A pack holds at most this many bytes of tensors, or one tensor. One request each, without multipart upload on S3."""
+
+_LENGTH = struct.Struct("<Q")
 
 _CODES = {
     torch.float64: "F64",
@@ -101,8 +104,8 @@ def unstored(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def pieces(pack: Pack) -> list[Data]:
     """A pack's bytes in the order of the file: the header, then each tensor's own memory, not copied.
 
-    The format is safetensors': header length (8 bytes), JSON header, data without gaps. It is written here because
-    safetensors' own writer copies everything twice, and because its bytes may change from release to release.
+    The format is safetensors': header length (8 bytes), JSON header, data without gaps. It is written and read here
+    because safetensors' own functions copy everything twice, and because its bytes may change from release to release.
     """
     views = {name: stored(tensor) for name, tensor in pack.items()}
     # Wide types first, as safetensors does: so every tensor is aligned in a memory-mapped file.
@@ -116,7 +119,7 @@ def pieces(pack: Pack) -> list[Data]:
         offset = end
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
-    return [struct.pack("<Q", len(text)) + text, *(bytes_of(views[name]) for name in names)]
+    return [_LENGTH.pack(len(text)) + text, *(bytes_of(views[name]) for name in names)]
 
 
 def encode(pack: Pack) -> bytes:
@@ -124,25 +127,61 @@ def encode(pack: Pack) -> bytes:
     return b"".join(pieces(pack))
 
 
-def decode(data: bytes) -> dict[str, torch.Tensor]:
-    """The tensors of a safetensors file as they are stored (see `unstored`), each in its own writable memory.
+def decode(data: Data) -> dict[str, torch.Tensor]:
+    """The tensors of a safetensors file as they are stored (see `unstored`).
+
+    They lie in the given memory if that is writable, each in its own part of it; else in a copy.
 
     Raises:
         CorruptError: these bytes are no such file. Hostile bytes can do nothing worse.
     """
-    try:
-        entries = safetensors.deserialize(data)  # type: ignore[no-untyped-call]
-    except safetensors.SafetensorError as error:
-        raise CorruptError(f"not a valid safetensors file: {error}") from error
+    memory = memoryview(data)
+    if memory.readonly:
+        memory = memoryview(bytearray(memory))
+    entries, start = _header(memory)
     tensors: dict[str, torch.Tensor] = {}
-    for name, entry in entries:
-        dtype = _DTYPES.get(entry["dtype"])
+    end = 0
+    for name, entry in sorted(entries.items(), key=lambda item: item[1].data_offsets):
+        dtype = _DTYPES.get(entry.dtype)
         if dtype is None:
-            raise CorruptError(f"safetensors file: tensor {name!r} has the type {entry['dtype']}, which no pack has")
-        raw = entry["data"]
-        flat = torch.frombuffer(raw, dtype=dtype) if raw else torch.empty(0, dtype=dtype)
+            raise CorruptError(f"safetensors file: tensor {name!r} has the type {entry.dtype}, which no pack has")
+        count = math.prod(entry.shape)
+        if entry.data_offsets != (end, end + count * dtype.itemsize):
+            raise CorruptError(
+                f"safetensors file: tensor {name!r} {entry.shape} should lie at byte {end}, not {entry.data_offsets}"
+            )
+        if entry.data_offsets[1] > len(memory) - start:
+            raise CorruptError(f"safetensors file: tensor {name!r} ends after the file")
+        flat = torch.frombuffer(memory, dtype=dtype, count=count, offset=start + end) if count else _nothing(dtype)
         try:
-            tensors[name] = flat.reshape(entry["shape"])
+            tensors[name] = flat.reshape(entry.shape)
         except (RuntimeError, TypeError) as error:  # an empty tensor with a side that overflows
             raise CorruptError(f"safetensors file: tensor {name!r} has an impossible shape: {error}") from error
+        end = entry.data_offsets[1]
+    if start + end != len(memory):
+        raise CorruptError(f"safetensors file: {len(memory) - start - end} bytes too many")
     return tensors
+
+
+class _Entry(msgspec.Struct, forbid_unknown_fields=True):
+    dtype: str
+    shape: list[Annotated[int, msgspec.Meta(ge=0)]]
+    data_offsets: tuple[Annotated[int, msgspec.Meta(ge=0)], Annotated[int, msgspec.Meta(ge=0)]]
+
+
+def _header(memory: memoryview) -> tuple[dict[str, _Entry], int]:
+    """What a safetensors file says it holds, and where its data begin."""
+    if len(memory) < _LENGTH.size:
+        raise CorruptError(f"not a valid safetensors file: it has {len(memory)} bytes")
+    (length,) = _LENGTH.unpack_from(memory)
+    start = _LENGTH.size + length
+    if start > len(memory):
+        raise CorruptError(f"not a valid safetensors file: its header of {length} bytes is not all there")
+    try:
+        return msgspec.json.decode(memory[_LENGTH.size : start], type=dict[str, _Entry]), start
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise CorruptError(f"not a valid safetensors file: {error}") from error
+
+
+def _nothing(dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(0, dtype=dtype)

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,17 +20,15 @@ from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
-    CredentialRetrievalError,
-    HTTPClientError,
     IncompleteReadError,
     NoCredentialsError,
 )
-from botocore.exceptions import ConnectionError as BotoConnectionError
 from botocore.parsers import ResponseParserError
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_before_delay, wait_exponential, wait_random
 
 from ..errors import AddressError, EasyScaleError, NotFoundError, OutcomeUnknownError, UnavailableError
-from .objects import KEY_PATTERN, check_key
+from .objects import KEY_PATTERN, check_key, joined
+from .s3_errors import HINTS, MISSING, clocks_of, facts, is_transient, skew
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,7 +36,7 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
     from mypy_boto3_s3.type_defs import CompletedPartTypeDef
 
-    from .objects import Data
+    from .objects import Body, Data
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -63,42 +59,20 @@ MULTIPART_ABOVE = 65 << 20
 PART_SIZE = 16 << 20
 """Bytes of a part (S3 allows 10,000 parts of at least 5 MiB: objects up to 160 GiB)."""
 
+PART_THREADS = 4
+"""Parts of one object that are sent at the same time."""
+
+MAX_SKEW = 300.0
+"""Seconds between our clock and the server's that are worth a warning: at 900, S3 refuses us."""
+
+READ_SIZE = 1 << 20
+"""Bytes read from a connection at a time: few calls, and they pass through the processor's cache."""
+
 UPLOAD_ATTEMPTS = 3
 """How often a multipart upload that was answered but did not take effect is made afresh."""
 
 CONNECTIONS = 32
 """Connections kept open, hence threads that can use one store without waiting for each other."""
-
-MISSING = {"NoSuchKey", "NoSuchUpload", "NotFound", "404"}  # HEAD has no body, so botocore gives the status as code
-
-# Answers that say "not now". Besides these, 409, 429 and 5xx; BadDigest means that the bytes were hurt on their way.
-RETRY_CODES = {"BadDigest", "IncompleteBody", "RequestTimeout", "SlowDown", "Throttling", "XAmzContentSHA256Mismatch"}
-RETRY_STATUSES = {409, 429, 500, 502, 503, 504}
-RETRY_ERRORS = (
-    BotoConnectionError,
-    CredentialRetrievalError,
-    HTTPClientError,
-    IncompleteReadError,
-    ResponseParserError,
-)
-
-_REGION = "set AWS_DEFAULT_REGION to the bucket's region"
-_PERMISSIONS = "these credentials need s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket on the bucket"
-_RENEW = "the temporary credentials are over: renew them"
-HINTS = {
-    "403": _PERMISSIONS,
-    "AccessDenied": _PERMISSIONS,
-    "AuthorizationHeaderMalformed": _REGION,
-    "ExpiredToken": _RENEW,
-    "InvalidAccessKeyId": "the server does not know AWS_ACCESS_KEY_ID: check it and AWS_ENDPOINT_URL",
-    "InvalidToken": _RENEW,
-    "NoSuchBucket": "create the bucket, or correct its name (option --store or EASYSCALE_STORE)",
-    "NotImplemented": "the server lacks a part of S3 that EasyScale needs: use another one",
-    "PermanentRedirect": _REGION,
-    "RequestTimeTooSkewed": "set this machine's clock (and keep it right with NTP), or the server's if that is wrong",
-    "SignatureDoesNotMatch": "AWS_SECRET_ACCESS_KEY does not belong to AWS_ACCESS_KEY_ID: check both",
-}
-"""What to do about a refusal, by S3's error code."""
 
 
 class S3Store:
@@ -136,10 +110,13 @@ class S3Store:
         client = self._connect(OPEN_DEADLINE / 2, OPEN_DEADLINE)
         request = partial(client.list_objects_v2, Bucket=self._bucket, Prefix=self._prefix, MaxKeys=1)
         try:
-            self._call("open", request, deadline=OPEN_DEADLINE)
+            answer = self._call("open", request, deadline=OPEN_DEADLINE)
         except UnavailableError as error:
             hint = "start the server, or correct AWS_ENDPOINT_URL; a proxy or firewall may be in the way"
             raise AddressError(str(error), hint) from error
+        clocks = clocks_of(answer["ResponseMetadata"])
+        if clocks is not None and abs(clocks.seconds) > MAX_SKEW:
+            log.warning("s3_clock_skew", store=self.address, found=str(clocks), hint=HINTS["RequestTimeTooSkewed"])
 
     def get(self, key: str) -> bytes:
         """See `ObjectStore.get`."""
@@ -151,9 +128,26 @@ class S3Store:
         full_key = self._key(key)
         return self._call(f"get {key!r}", request)
 
-    def put(self, key: str, data: Data, *, durable: bool = True) -> None:  # noqa: ARG002
-        """See `ObjectStore.put`. Every write is durable."""
+    def view(self, key: str) -> memoryview:
+        """See `ObjectStore.view`."""
+
+        def request() -> memoryview:
+            answer = self._client.get_object(Bucket=self._bucket, Key=full_key)
+            buffer = memoryview(bytearray(answer["ContentLength"]))
+            filled = 0
+            while filled < len(buffer):
+                got = answer["Body"].readinto(buffer[filled : filled + READ_SIZE])  # type: ignore[arg-type]
+                if not got:
+                    raise IncompleteReadError(actual_bytes=filled, expected_bytes=len(buffer))
+                filled += got
+            return buffer
+
         full_key = self._key(key)
+        return self._call(f"get {key!r}", request)
+
+    def put(self, key: str, data: Body, *, durable: bool = True) -> None:  # noqa: ARG002
+        """See `ObjectStore.put`. Every write is durable."""
+        full_key, data = self._key(key), joined(data)
         if memoryview(data).nbytes <= MULTIPART_ABOVE:
             request = partial(
                 self._client.put_object, Bucket=self._bucket, Key=full_key, Body=bytes(data), ContentMD5=_md5(data)
@@ -179,7 +173,7 @@ class S3Store:
                     Bucket=self._bucket, Key=full_key, Body=body, ContentMD5=digest, IfNoneMatch="*"
                 )
             except (ClientError, BotoCoreError, ResponseParserError) as error:
-                status = _facts(error)[1]
+                status = facts(error)[1]
                 if status == 412:
                     return False
                 maybe_ours |= status != 409  # a conflict was certainly not applied
@@ -198,12 +192,15 @@ class S3Store:
 
     def exists(self, key: str) -> bool:
         """See `ObjectStore.exists`."""
+        return self.size(key) is not None
+
+    def size(self, key: str) -> int | None:
+        """See `ObjectStore.size`."""
         request = partial(self._client.head_object, Bucket=self._bucket, Key=self._key(key))
         try:
-            self._call(f"look for {key!r}", request)
+            return self._call(f"look for {key!r}", request)["ContentLength"]
         except NotFoundError:
-            return False
-        return True
+            return None
 
     def delete(self, key: str) -> None:
         """See `ObjectStore.delete`."""
@@ -227,8 +224,8 @@ class S3Store:
         answer = self._call(
             "open", partial(self._client.list_objects_v2, Bucket=self._bucket, Prefix=self._prefix, MaxKeys=1)
         )
-        date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
-        return time.time() - parsedate_to_datetime(date).timestamp() if date else 0.0
+        clocks = clocks_of(answer["ResponseMetadata"])
+        return clocks.seconds if clocks is not None else 0.0
 
     def accepts_wrong_checksum(self, key: str) -> bool:
         """Whether the server takes bytes that do not have the Content-MD5 sent with them; for the self-test.
@@ -241,7 +238,7 @@ class S3Store:
             try:
                 self._client.put_object(Bucket=self._bucket, Key=full_key, Body=b"sent", ContentMD5=_md5(b"meant"))
             except ClientError as error:
-                if _facts(error)[1] == 400:
+                if facts(error)[1] == 400:
                     return False
                 raise
             return True
@@ -284,7 +281,7 @@ class S3Store:
         retrying = Retrying(
             stop=stop_before_delay(deadline),
             wait=wait_exponential(multiplier=0.1, max=3) + wait_random(0, 0.2),
-            retry=retry_if_exception(_is_transient),
+            retry=retry_if_exception(is_transient),
             before_sleep=partial(self._log_retry, doing),
             reraise=True,
         )
@@ -300,17 +297,17 @@ class S3Store:
     def _explained(
         self, doing: str, error: Exception, failure: type[UnavailableError], deadline: float
     ) -> EasyScaleError:
-        code, _, message = _facts(error)
+        code, _, message = facts(error)
         where = f"{self.address} at {self._client.meta.endpoint_url}: {doing}"
         if code in MISSING:
             return NotFoundError(f"{where}: not found")
-        if _is_transient(error):
+        if is_transient(error):
             return failure(f"{where}: no success within {deadline:g} s: {message}")
         if isinstance(error, NoCredentialsError):
             hint = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
         else:
             hint = HINTS.get(code, "the server refuses the request as such: see its documentation or log")
-        return AddressError(f"{where}: {message}{_skew(error)}", hint)
+        return AddressError(f"{where}: {message}{skew(error)}", hint)
 
     def _upload(self, full_key: str, data: memoryview) -> bool:
         """Send in parts. False when the answers look like success but no such object is there."""
@@ -319,11 +316,14 @@ class S3Store:
         upload = call("begin upload", lambda: client.create_multipart_upload(Bucket=self._bucket, Key=full_key))
         names: dict[str, Any] = {"Bucket": self._bucket, "Key": full_key, "UploadId": upload["UploadId"]}
         try:
-            parts: list[CompletedPartTypeDef] = []
-            for number, start in enumerate(range(0, len(data), PART_SIZE), start=1):
-                body = bytes(data[start : start + PART_SIZE])
+
+            def part(start: int) -> CompletedPartTypeDef:
+                number, body = start // PART_SIZE + 1, bytes(data[start : start + PART_SIZE])
                 send = partial(client.upload_part, **names, PartNumber=number, Body=body, ContentMD5=_md5(body))
-                parts.append({"PartNumber": number, "ETag": call(f"upload part {number}", send)["ETag"]})
+                return {"PartNumber": number, "ETag": call(f"upload part {number}", send)["ETag"]}
+
+            with ThreadPoolExecutor(PART_THREADS) as pool:  # after an error, those that are under way are waited for
+                parts = list(pool.map(part, range(0, len(data), PART_SIZE)))
             complete = partial(client.complete_multipart_upload, **names, MultipartUpload={"Parts": parts})
             call("complete upload", complete)
             # Success may be reported by a 200 whose body says otherwise.
@@ -340,32 +340,3 @@ class S3Store:
 
 def _md5(data: Data) -> str:
     return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
-
-
-def _facts(error: BaseException) -> tuple[str, int, str]:
-    """S3's error code ("" when there was no answer), HTTP status (0) and a message."""
-    if not isinstance(error, ClientError):
-        return "", 0, str(error)
-    response: dict[str, Any] = error.response  # type: ignore[assignment]
-    code = str(response.get("Error", {}).get("Code", ""))
-    status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-    message = response.get("Error", {}).get("Message", "")
-    return code, status, f"{status} {code}: {message}"
-
-
-def _is_transient(error: BaseException) -> bool:
-    code, status, _ = _facts(error)
-    return isinstance(error, RETRY_ERRORS) or code in RETRY_CODES or status in RETRY_STATUSES
-
-
-def _skew(error: Exception) -> str:
-    """By how much this machine's clock is wrong, when that is why the server refuses us."""
-    if not isinstance(error, ClientError) or _facts(error)[0] != "RequestTimeTooSkewed":
-        return ""
-    headers = error.response["ResponseMetadata"]["HTTPHeaders"]
-    with suppress(KeyError, ValueError):
-        server = parsedate_to_datetime(headers["date"])
-        seconds = (datetime.now(UTC) - server).total_seconds()
-        side = "ahead of" if seconds > 0 else "behind"
-        return f" This machine's clock is {abs(seconds) / 60:.0f} minutes {side} the server's."
-    return ""

@@ -123,6 +123,42 @@ def test_a_big_object_comes_back_whole(store: ObjectStore) -> None:
     data[-1] ^= 1
     store.put("blobs/big", memoryview(data).cast("I"))
     assert store.get("blobs/big") == data
+    assert store.view("blobs/big") == data
+    assert store.size("blobs/big") == len(data)
+
+
+@every_store
+def test_an_object_in_pieces_is_their_concatenation(store: ObjectStore) -> None:
+    pieces = [b"head", memoryview(bytes(range(16))).cast("I"), b"", bytearray(b"x" * 3_000_000), b"tail"]
+    store.put("pieces", pieces)
+    assert store.get("pieces") == b"".join(pieces)
+    assert store.size("pieces") == 3_000_024
+    store.put("nothing", [])
+    assert store.get("nothing") == b""
+
+
+@every_store
+def test_a_view_is_memory_of_the_caller_and_writing_there_changes_no_object(store: ObjectStore) -> None:
+    data = bytes(range(256)) * 5000
+    store.put("a", data)
+    view, other = store.view("a"), store.view("a")
+    store.put("a", b"overwritten")
+    assert view == data, "it does not follow the object"
+    view[:3] = b"new"
+    assert other == data
+    assert store.get("a") == b"overwritten"
+    store.delete("a")
+    assert view == b"new" + data[3:]
+
+
+@every_store
+def test_a_view_of_an_empty_object_is_empty_and_of_a_missing_one_an_error(store: ObjectStore) -> None:
+    store.put("empty", b"")
+    assert store.view("empty") == b""
+    assert store.size("empty") == 0
+    assert store.size("no/such/object") is None
+    with pytest.raises(NotFoundError, match="no/such/object"):
+        store.view("no/such/object")
 
 
 @every_store

@@ -6,15 +6,18 @@ import socket
 import threading
 import time
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from email.utils import formatdate
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+import botocore.auth
 import pytest
 from easyscale.errors import AddressError, NotFoundError, OutcomeUnknownError, UnavailableError
 from easyscale.storage import s3 as s3_module
+from easyscale.storage import s3_errors
 from easyscale.storage.objects import open_store
 from easyscale.storage.s3 import MULTIPART_ABOVE, S3Store
 from easyscale.storage.selftest import require_fit, self_test
@@ -23,6 +26,7 @@ from structlog.testing import capture_logs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from datetime import tzinfo
 
     Lie = Callable[["Handler"], None]
 
@@ -41,6 +45,7 @@ class LyingS3(ThreadingHTTPServer):
         self.headers: dict[str, str] = {}
         self.store_body: Callable[[bytes], bytes] = bytes
         self.ignores_conditions = False
+        self.date = ""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -113,7 +118,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def answer(self, status: int, body: bytes = b"", **headers: str) -> None:
         self.send_response_only(status, HTTPStatus(status).phrase)
-        for name, value in {"Date": formatdate(usegmt=True), "ETag": '"x"', **headers}.items():
+        for name, value in {"Date": self.server.date or formatdate(usegmt=True), "ETag": '"x"', **headers}.items():
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -321,6 +326,29 @@ def test_a_completion_whose_answer_was_lost_is_made_good(store: S3Store, liar: L
     assert store.get("big") == big
 
 
+def test_parts_are_on_their_way_at_the_same_time(store: S3Store, liar: LyingS3, big: bytes) -> None:
+    together = threading.Barrier(3)
+
+    def wait_for_the_others(handler: Handler) -> None:
+        together.wait(timeout=30)  # it breaks, and the part fails, if they come one by one
+        handler.honest()
+
+    liar.lies["PUT"] = [wait_for_the_others] * 3
+    store.put("big", big)
+    assert store.get("big") == big
+    assert liar.requests.count("PUT") == 3
+
+
+def test_a_part_that_is_refused_ends_the_upload_and_removes_the_other_parts(
+    store: S3Store, liar: LyingS3, big: bytes
+) -> None:
+    liar.lies["PUT"] = [refusing(403, "AccessDenied")]
+    with pytest.raises(AddressError, match="upload part"):
+        store.put("big", big)
+    assert "big" not in liar.objects
+    assert liar.parts == {}
+
+
 def test_an_upload_that_the_server_has_forgotten_is_begun_again(store: S3Store, liar: LyingS3, big: bytes) -> None:
     liar.lies["PUT"] = [Handler.honest, refusing(404, "NoSuchUpload")]
     store.put("big", big)
@@ -376,6 +404,15 @@ def test_the_self_test_tells_who_looks_at_checksums(
     }
 
 
+def test_a_server_that_lets_us_remove_nothing_is_not_unfit_and_it_is_logged(store: S3Store, liar: LyingS3) -> None:
+    liar.lies["DELETE"] = [refusing(403, "AccessDenied")]
+    with capture_logs() as logs:
+        require_fit(store)
+    left = [entry for entry in logs if entry["event"] == "selftest.left"]
+    assert [entry["key"] for entry in left] == list(liar.objects)
+    assert "AccessDenied" in left[0]["error"]
+
+
 # --- refusals: what, where, what to do ------------------------------------------------------------------------------
 
 
@@ -405,9 +442,22 @@ def test_a_refusal_is_not_retried_and_says_what_to_do(
 def test_a_wrong_clock_is_named_with_its_error(store: S3Store, liar: LyingS3) -> None:
     an_hour_on = formatdate(time.time() + 3600, usegmt=True)
     liar.lies["GET"] = [refusing(403, "RequestTimeTooSkewed", Date=an_hour_on)]
-    with pytest.raises(AddressError, match="clock is 60 minutes behind the server's") as caught:
+    with pytest.raises(AddressError, match=r"clock \(.* UTC\) is 60 minutes behind the server's \(.* UTC\)") as caught:
         store.get("a")
     assert "NTP" in caught.value.hint
+
+
+@pytest.mark.parametrize(("hours", "said"), [(-3, "is 180 minutes ahead of"), (2, "is 120 minutes behind"), (0, None)])
+def test_a_clock_that_is_far_off_and_not_refused_is_said_once_at_opening(
+    liar: LyingS3, hours: int, said: str | None
+) -> None:
+    liar.date = formatdate(time.time() + 3600 * hours, usegmt=True)
+    with capture_logs() as logs:
+        store = S3Store("bucket")
+        store.put("a", b"")
+    assert [entry["event"] for entry in logs] == (["s3_clock_skew"] if said else [])
+    assert said is None or said in logs[0]["found"]
+    assert abs(store.clock_skew() + 3600 * hours) < 60
 
 
 def test_a_missing_object_is_not_a_refusal(store: S3Store) -> None:
@@ -487,16 +537,24 @@ def test_a_real_server_without_the_bucket_is_understood(seaweedfs: S3Server, mon
 
 
 @pytest.mark.seaweedfs
-def test_a_real_server_refuses_a_wrong_clock_and_the_error_names_it(
-    seaweedfs: S3Server, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("hours", "side"), [(-2, "behind"), (3, "ahead of")])
+def test_a_real_server_refuses_a_wrong_clock_and_the_error_names_both_clocks(
+    seaweedfs: S3Server, monkeypatch: pytest.MonkeyPatch, hours: int, side: str
 ) -> None:
-    import datetime
-
-    import botocore.auth
-
     set_environment(monkeypatch, seaweedfs.endpoint)
-    wrong = datetime.datetime.now(datetime.UTC).replace(tzinfo=None) - datetime.timedelta(hours=2)
-    monkeypatch.setattr(botocore.auth, "get_current_datetime", lambda remove_tzinfo=True: wrong)
-    with pytest.raises(AddressError, match="RequestTimeTooSkewed") as caught:
+    wrong = datetime.now(UTC) + timedelta(hours=hours)
+
+    class WrongClock(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Any:
+            return wrong.astimezone(tz)
+
+    monkeypatch.setattr(s3_errors, "datetime", WrongClock)
+    monkeypatch.setattr(botocore.auth, "get_current_datetime", lambda remove_tzinfo=True: wrong.replace(tzinfo=None))
+    with pytest.raises(AddressError, match=f"{60 * abs(hours)} minutes {side} the server's") as caught:
         open_store("s3://ready")
-    assert "clock" in caught.value.hint
+    (line,) = caught.value.what.splitlines()
+    assert f"this machine's clock ({wrong:%Y-%m-%d %H:%M}" in line
+    assert f"the server's ({datetime.now(UTC):%Y-%m-%d %H:}" in line
+    assert "RequestTimeTooSkewed" in line
+    assert "NTP" in caught.value.hint

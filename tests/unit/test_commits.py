@@ -360,6 +360,37 @@ def test_committing_again_with_overwrite_heals_damaged_blobs() -> None:
     commits.read_commit(store, healed.manifest_digest)
 
 
+@pytest.mark.parametrize("nan", [0x7FC00001, 0x7F800001, 0xFFC00000, 0xFFFFFFFF], ids=hex)
+def test_which_nan_it_is_comes_back_and_a_flip_among_nans_is_found_though_the_state_means_the_same(nan: int) -> None:
+    def state(bits: int) -> dict[str, Any]:
+        return {
+            "step": 1,
+            "x": torch.tensor([bits - (1 << 32) if bits >> 31 else bits], dtype=torch.int32).view(torch.float32),
+        }
+
+    store = MemoryStore()
+    commit = write(store, state(nan))
+    manifest, back = commits.read_commit(store, commit.manifest_digest)
+    assert back["x"].view(torch.int32).item() & 0xFFFFFFFF == nan
+    assert commit.state_digest == write(MemoryStore(), state(nan ^ 2)).state_digest
+    key = blob_key(manifest.packs[0].digest)
+    data = bytearray(store.get(key))
+    data[-4] ^= 2
+    store.put(key, data)
+    with pytest.raises(CorruptError, match=f"{key} is damaged"):
+        commits.read_commit(store, commit.manifest_digest)
+
+
+@pytest.mark.parametrize("left", [0, 1, -1])
+def test_a_torn_blob_that_no_commit_names_yet_is_sent_again_by_the_next_commit(left: int) -> None:
+    store, lost = MemoryStore(), MemoryStore()
+    write(lost)
+    for key in lost.list("blobs/"):  # a power cut: the names are there, the bytes are not
+        store.put(key, lost.get(key)[:left])
+    commit = write(store)
+    assert commits.read_commit(store, commit.manifest_digest)[0].state_digest == commit.state_digest
+
+
 def test_a_damaged_marker_is_not_taken_for_divergence() -> None:
     store = MemoryStore()
     commit = write(store)
