@@ -10,8 +10,8 @@ from easyscale.coordinator.etcd import EtcdStore
 from easyscale.coordinator.kv import Delete, Put
 from easyscale.coordinator.planner import Planner
 from easyscale.coordinator.transactions import Txn, apply
-from easyscale.pipeline.agent import KEPT_REFUSALS, MAX_MESSAGE, MAX_REFUSAL, MAX_TRACEBACK
 from easyscale.errors import UnavailableError
+from easyscale.pipeline.agent import KEPT_REFUSALS, MAX_MESSAGE, MAX_REFUSAL, MAX_TRACEBACK
 from pictures import worker_record
 
 if TYPE_CHECKING:

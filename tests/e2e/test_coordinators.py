@@ -31,7 +31,7 @@ def test_a_coordinator_killed_at_every_stage_of_a_job_is_succeeded_and_nothing_i
         cluster.coordinator()
 
     kill_the_leader()  # before there is a job
-    workers = {name: cluster.worker(name, JOB_PACE="0.04") for name in ("w0", "w1")}
+    workers = {name: cluster.worker(name, JOB_PACE="0.02") for name in ("w0", "w1")}
     job = cluster.submit(SMALL)
     cluster.until_true(lambda: cluster.kv.range(keys.ASSIGNED))
     kill_the_leader()  # while the workers prepare

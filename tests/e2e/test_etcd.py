@@ -108,20 +108,22 @@ def test_a_worker_restarted_under_the_same_name_does_not_pass_for_the_old_one(
 ) -> None:
     cluster, etcd = on
     cluster.coordinator()
-    first = cluster.worker("same", ttl=LONG_TTL, JOB_PACE="0.02")
+    first = cluster.worker("same", ttl=LONG_TTL, JOB_PACE="0.015")
     job = cluster.submit(SMALL)
     cluster.until_step(job, 15)
     (old,) = cluster.job(job).workers
     lease = cluster.lease_of(old)
     first.kill()
     injected("SIGKILL of a worker")
-    cluster.worker("same", JOB_PACE="0.02")
+    cluster.worker("same", JOB_PACE="0.015")
     (new,) = cluster.until_true(
         lambda: {kv.key.removeprefix(keys.WORKERS) for kv in cluster.kv.range(keys.WORKERS)} - {old}
     )
     now = cluster.view(job)
     assert new.rpartition("-")[0] == old.rpartition("-")[0] == "same"
-    assert [entry.value.worker for entry in now.all_claims.values()] == [old], "its claim lives, and is not the new one's"
+    assert [entry.value.worker for entry in now.all_claims.values()] == [old], (
+        "its claim lives, and is not the new one's"
+    )
     assert etcd.seconds_left(lease) > 0
     etcd.revoke(lease)  # rather than wait for it
     result = cluster.result(job)
@@ -137,7 +139,7 @@ def test_a_dead_worker_whose_lease_an_election_restarts_is_planned_out_all_the_s
 ) -> None:
     cluster, etcd = on
     cluster.impatient_coordinator(stale=4.0)
-    workers = {name: cluster.worker(name, ttl=LONG_TTL, JOB_PACE="0.03") for name in ("w0", "w1")}
+    workers = {name: cluster.worker(name, ttl=LONG_TTL, JOB_PACE="0.015") for name in ("w0", "w1")}
     job = cluster.submit(SMALL)
     cluster.until(job, lambda now: len(now.workers) == 2)
     cluster.until_step(job, 12)
@@ -163,7 +165,7 @@ def test_an_etcd_that_stands_still_hangs_nobody_and_steps_go_on(
     cluster, etcd = on
     cluster.coordinator()
     for name in ("w0", "w1"):
-        cluster.worker(name, ttl=4.0, JOB_PACE="0.03")
+        cluster.worker(name, ttl=4.0, JOB_PACE="0.015")
     job = cluster.submit(SMALL)
     cluster.until(job, lambda now: len(now.workers) == 2)
     cluster.until_true(lambda: cluster.step_at_hand(job) >= 12)
@@ -187,8 +189,8 @@ def test_without_any_word_from_watches_polling_notices_all(
     cluster, _ = on
     blind = sabotaged("blind-watches")
     cluster.coordinator(**blind)
-    first = cluster.worker("w0", JOB_PACE="0.03", **blind)
-    cluster.worker("w1", JOB_PACE="0.03", **blind)
+    first = cluster.worker("w0", JOB_PACE="0.015", **blind)
+    cluster.worker("w1", JOB_PACE="0.015", **blind)
     job = cluster.submit(SMALL)
     cluster.until(job, lambda now: len(now.workers) == 2)
     cluster.until_step(job, 12)
@@ -210,7 +212,7 @@ def test_a_twentieth_of_all_calls_failing_costs_no_attempt_and_no_step(
     failing = sabotaged("errors=0.05")
     cluster.coordinator(**failing)
     for name in ("w0", "w1"):
-        cluster.worker(name, ttl=4.0, JOB_PACE="0.03", **failing)
+        cluster.worker(name, ttl=4.0, JOB_PACE="0.015", **failing)
     job = cluster.submit(SMALL, min_workers=2)
     result = cluster.result(job)
     for event in ("txn.unknown", "txn.unavailable", "worker.store_unavailable", "lease_renewal_failed"):
@@ -227,7 +229,7 @@ def test_clocks_an_hour_apart_change_nothing(on: On, reference: Reference, injec
     cluster, _ = on
     cluster.coordinator()
     for name, ahead in (("early", 3600), ("late", -3600)):
-        worker = cluster.worker(name, ttl=3.0, JOB_PACE="0.02", **sabotaged(f"clock={ahead}"))
+        worker = cluster.worker(name, ttl=3.0, JOB_PACE="0.015", **sabotaged(f"clock={ahead}"))
         injected("a clock an hour off")
         worker.until_written("sabotaged")
     job = cluster.submit(SMALL, min_workers=2)

@@ -4,9 +4,9 @@ Convolution, BatchNorm, dropout, augmentation from three random generators, mome
 last batch. Each EST also keeps the ids of the samples it has seen, so that they are part of the state and its digest.
 
 How fast it goes and what goes wrong in it come from the environment of the runner, so that the code and the bits are
-those of the undisturbed run: `JOB_PACE` seconds per EST and step; `JOB_FAULT=<fault>:<step>`, see `misbehave`, or with
-several steps `<fault>:<step>,<step>`; with `JOB_ONCE=<file>` the fault happens to the first who can make that file (with
-several steps: one file for each), and never again.
+those of the undisturbed run: `JOB_PACE` seconds per EST and step; `JOB_FAULT=<fault>:<step>[,<step>...]`, see
+`misbehave`; with `JOB_ONCE=<file>` the fault happens to the first who can make that file, and never again; if there are
+several steps, each has a file of its own.
 """
 
 from __future__ import annotations
