@@ -1,13 +1,13 @@
-"""What the tests of this process have been through: simulated seeds, injected faults, planted bugs found."""
+"""What the tests did, for the summary at the end of a run: seeds simulated, faults injected, planted bugs found."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 
-counts: dict[str, Counter[str]] = defaultdict(Counter)
-"""Kind ("seed", "fault", "planted") -> name -> how many. Process-wide; the end of the test run prints it."""
+counts: dict[str, Counter[str]] = {"seed": Counter(), "fault": Counter(), "planted": Counter()}
+"""Kind -> name -> how many, for this process."""
 
 
 def add(kind: str, name: str, count: int = 1) -> None:
-    """Count something that was done."""
+    """Count something. `kind` is `seed`, `fault` or `planted`."""
     counts[kind][name] += count
