@@ -29,7 +29,7 @@ RESUMED_AT = range(1, 11)
 
 
 def everything() -> Training:
-    """A schedule whose constructor steps it; gradients that are too large for fp16 now and then: the scaler backs off."""
+    """A schedule whose constructor steps it; gradients too large for fp16 now and then: the scaler backs off."""
     training = toys.cnn()
     schedule = torch.optim.lr_scheduler.SequentialLR(
         training.optimizer,
