@@ -61,6 +61,10 @@ class OutcomeUnknownError(UnavailableError):
     """A write was sent and not answered: it may or may not have been applied. Resolve it by reading."""
 
 
+class LeaseGoneError(UnavailableError):
+    """A write under a lease that has ended: nothing was written, and under that lease nothing ever will be."""
+
+
 class CorruptError(EasyScaleError):
     """Bytes read from the object store do not have the digest they are named by."""
 

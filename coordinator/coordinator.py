@@ -107,7 +107,10 @@ class Coordinator:
         self._leading = None
         if leader is None:
             txn = Txn("lead", (absent(keys.LEADER),), (Put(keys.LEADER, self.id.encode(), self._lease),))
-            if apply(self._kv, txn) == "yes":
+            outcome = apply(self._kv, txn)
+            if outcome == "gone":
+                self._lease = 0
+            if outcome == "yes":
                 log.info("coordinator.leads", id=self.id)
                 return self._lead(views.parse(self._kv.range(keys.LEADER)))
         return False

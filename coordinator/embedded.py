@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from tenacity import Retrying, retry_if_exception, stop_before_delay, wait_random
 
-from ..errors import AddressError, OutcomeUnknownError, UnavailableError
+from ..errors import AddressError, LeaseGoneError, OutcomeUnknownError, UnavailableError
 from . import processes
 from .kv import CALL_DEADLINE, KeyValue, Put, TxnResult, refuse_repeated_keys
 
@@ -228,7 +228,7 @@ class EmbeddedStore:
         if isinstance(operation, Put):
             lease = operation.lease
             if lease and not db.execute("SELECT 1 FROM leases WHERE id = ?", (lease,)).fetchone():
-                raise UnavailableError(f"{self.address}: lease {lease} is gone")
+                raise LeaseGoneError(f"{self.address}: lease {lease} is gone")
             row = (operation.key, bytes(operation.value), revision, revision, lease)
             return db.execute(_UPSERT, row).rowcount > 0
         if operation.prefix:

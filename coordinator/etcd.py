@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 from tenacity import Retrying, retry_if_exception_type, stop_before_delay
 
-from ..errors import AddressError, OutcomeUnknownError, UnavailableError
+from ..errors import AddressError, LeaseGoneError, OutcomeUnknownError, UnavailableError
 from .kv import CALL_DEADLINE, KeyValue, Put, TxnResult, refuse_repeated_keys
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC would print every lost connection on stderr
@@ -140,9 +140,9 @@ class EtcdStore:
                 lambda member, timeout: member.kv.Txn(request, timeout=timeout, metadata=member.metadata),
                 repeatable=not operations,
             )
-        except _LeaseGoneError as error:
+        except _NoLeaseError as error:
             leases = sorted({operation.lease for operation in operations if isinstance(operation, Put)} - {0})
-            raise UnavailableError(f"{self.address}: lease gone, one of {leases}") from error
+            raise LeaseGoneError(f"{self.address}: lease gone, one of {leases}") from error
         return TxnResult(answer.succeeded, answer.header.revision)
 
     def grant(self, ttl: float) -> int:
@@ -171,7 +171,7 @@ class EtcdStore:
     def revoke(self, lease: int) -> None:
         """See `KeyValueStore.revoke`."""
         request = etcdrpc.LeaseRevokeRequest(ID=lease)
-        with suppress(_LeaseGoneError):
+        with suppress(_NoLeaseError):
             self._call(
                 lambda member, timeout: member.lease.LeaseRevoke(request, timeout=timeout, metadata=member.metadata)
             )
@@ -266,7 +266,7 @@ class EtcdStore:
         if code is grpc.StatusCode.INVALID_ARGUMENT:
             return ValueError(f"{self.address}: {details}")
         if code is grpc.StatusCode.NOT_FOUND and "lease not found" in details:
-            return _LeaseGoneError(found)
+            return _NoLeaseError(found)
         if code in _CERTAINLY_NOT_DONE:
             return UnavailableError(f"{self.address}: {details}")
         self.avoid(member)
@@ -345,7 +345,7 @@ class EtcdWatch:
         ended.wait()  # a stream whose requests have ended is over
 
 
-class _LeaseGoneError(Exception):
+class _NoLeaseError(Exception):
     pass
 
 

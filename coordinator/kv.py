@@ -135,7 +135,8 @@ class KeyValueStore(Protocol):
         Raises:
             ValueError: a key is written twice.
             OutcomeUnknownError: sent and not answered; it may have been applied.
-            UnavailableError: certainly not applied (nothing was sent), or a Put names a lease that is gone.
+            LeaseGoneError: not applied, because a Put names a lease that is gone.
+            UnavailableError: certainly not applied (nothing was sent).
         """
         ...
 

@@ -12,7 +12,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from ..errors import UnavailableError
+from ..errors import LeaseGoneError
 from .kv import Delete, KeyValue, Put, TxnResult, covers, refuse_repeated_keys
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class MemoryKV:
                 return TxnResult(False, self._revision)
             for operation in operations:
                 if isinstance(operation, Put) and operation.lease and operation.lease not in self._leases:
-                    raise UnavailableError(f"{self.address}: lease {operation.lease} is gone")
+                    raise LeaseGoneError(f"{self.address}: lease {operation.lease} is gone")
             self._apply(operations)
             return TxnResult(True, self._revision)
 

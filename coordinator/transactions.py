@@ -1,6 +1,6 @@
 """Transactions as data: what a decision wants written and on which condition, and who wants to hear how it ended.
 
-Decisions are made by pure code; a driver applies their transactions and reports one of three outcomes. An unknown
+Decisions are made by pure code; a driver applies their transactions and reports how they ended. An unknown
 outcome needs no special handling: the next picture of the store shows what is true.
 """
 
@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import structlog
 
-from ..errors import OutcomeUnknownError, UnavailableError
+from ..errors import LeaseGoneError, OutcomeUnknownError, UnavailableError
 
 if TYPE_CHECKING:
     from .kv import Compare, Delete, KeyValueStore, Put
 
-Outcome = Literal["yes", "no", "unknown"]
+Outcome = Literal["yes", "no", "gone", "unknown"]
+"""`no` may be tried again; `gone`: it was to be written under a lease that has ended, whatever renewals say."""
 
 log = structlog.get_logger()
 
@@ -35,6 +36,9 @@ def apply(kv: KeyValueStore, txn: Txn) -> Outcome:
     except OutcomeUnknownError as error:
         log.warning("txn.unknown", tag=txn.tag, error=str(error))
         return "unknown"
+    except LeaseGoneError as error:
+        log.warning("txn.lease_gone", tag=txn.tag, error=str(error))
+        return "gone"
     except UnavailableError as error:
         log.warning("txn.unavailable", tag=txn.tag, error=str(error))
         return "no"

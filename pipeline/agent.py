@@ -113,6 +113,8 @@ class Agent:
 
     def on_outcome(self, txn: Txn, outcome: Outcome) -> None:
         """How a transaction of ours ended. Unknown needs nothing: the next picture tells."""
+        if outcome == "gone":  # a revoked lease may be renewed happily for ever: the refused write is what counts
+            self.on_lease(0)
         if txn.tag == "record" and outcome != "yes":
             self._written = None
         if txn.tag == "report" and outcome == "yes":

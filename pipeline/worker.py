@@ -157,7 +157,8 @@ class Worker:
         self._events.put(self._lost)
 
     def _lost(self, _: float) -> None:
-        self._agent.on_lease(0)
+        if self._keeper.lease is None:  # not if the agent has noticed before, and has a new one
+            self._agent.on_lease(0)
         self._look_now = True
 
     def _on_message(self, process: list[RunnerProcess], message: messages.FromRunner) -> None:

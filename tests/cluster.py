@@ -16,7 +16,7 @@ import sys
 import time
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 import psutil
@@ -39,11 +39,14 @@ if TYPE_CHECKING:
     from easyscale.pipeline.bundle import Bundle
     from easyscale.pipeline.spec import JobSpec
 
+T = TypeVar("T")
+
 FAILED = pytest.StashKey[bool]()
 """Whether the test at hand has failed: then the logs are shown."""
 
 MARK = "EASYSCALE_TEST_CLUSTER"
 JOBS = Path(__file__).parent / "e2e" / "jobs"
+SABOTAGE = Path(__file__).parent / "e2e" / "sabotage"
 MORTAL = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
 """Makes a process end with us. Not by `preexec_fn`: no Python may run between fork and exec beside gRPC's threads."""
 
@@ -52,6 +55,12 @@ PATIENCE = 90.0
 """Seconds for a condition to come true: only a bug, or a machine in deep trouble, uses them up."""
 
 TAIL_LINES = 60
+
+
+def sabotaged(faults: str) -> dict[str, str]:
+    """The environment of a process with these faults inside: see `e2e/sabotage/sitecustomize.py`."""
+    path = os.pathsep.join(filter(None, [str(SABOTAGE), os.environ.get("PYTHONPATH")]))
+    return {"SABOTAGE": faults, "PYTHONPATH": path}
 
 
 class Done(NamedTuple):
@@ -179,9 +188,27 @@ class Cluster:
 
     # ---- processes
 
-    def coordinator(self) -> Process:
+    def coordinator(self, **env: str) -> Process:
         """Start `easyscale coordinator`."""
-        return self.start("coordinator", name="coordinator")
+        return self.start("coordinator", name="coordinator", **env)
+
+    def impatient_coordinator(self, stale: float) -> Process:
+        """Start a coordinator that takes a worker for gone after this many seconds without a sign of life."""
+        code = (
+            "import threading, easyscale.logs\n"
+            "from easyscale.coordinator.coordinator import Coordinator\n"
+            "from easyscale.coordinator.kv import open_kv\n"
+            "from easyscale.coordinator.planner import Planner\n"
+            "easyscale.logs.configure()\n"
+            f"Coordinator(open_kv({self.kv_address!r}), Planner(stale={stale})).run(threading.Event())"
+        )
+        return self.python("-P", "-c", code, name="coordinator")
+
+    def leader(self) -> Process | None:
+        """The coordinator that leads now."""
+        found = self.kv.get(keys.LEADER)
+        pid = int(found.value.decode().rsplit("-", 2)[1]) if found else None
+        return next((process for process in self._started if process.pid == pid), None)
 
     def worker(self, name: str, *options: str, ttl: float = TTL, folder: Path | None = None, **env: str) -> Process:
         """Start `easyscale worker`.
@@ -271,6 +298,20 @@ class Cluster:
             if time.monotonic() > deadline:
                 raise AssertionError(f"after {patience} s: {summarize(view) if view else 'no such job'}")
             time.sleep(0.02)
+
+    def until_true(self, condition: Callable[[], T], patience: float = PATIENCE) -> T:
+        """Wait until this is true of anything else than a job; what it came to."""
+        deadline = time.monotonic() + patience
+        while not (found := condition()):
+            assert time.monotonic() < deadline, f"not within {patience} s"
+            time.sleep(0.02)
+        return found
+
+    def lease_of(self, worker: str) -> int:
+        """The lease that a worker's record is written under; `worker` is its id."""
+        found = self.kv.get(keys.worker(worker))
+        assert found is not None
+        return found.lease
 
     def until_step(self, job: str, step: int) -> Summary:
         """Wait until somebody has that many steps behind it, by what the members say of themselves."""

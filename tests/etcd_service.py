@@ -93,6 +93,19 @@ class EtcdCluster:
         """SIGCONT."""
         self._signal(member, signal.SIGCONT)
 
+    def compact(self) -> None:
+        """Forget the history up to now: what a watch has missed of it is gone."""
+        revision = int(self._ask("/v3/kv/range", {"key": "AA=="})["header"]["revision"])
+        self._ask("/v3/kv/compaction", {"revision": revision, "physical": True})
+
+    def revoke(self, lease: int) -> None:
+        """End a lease behind its holder's back, as `etcdctl lease revoke` does."""
+        self._ask("/v3/lease/revoke", {"ID": lease})
+
+    def seconds_left(self, lease: int) -> int:
+        """What is left of a lease; -1: it is gone."""
+        return int(self._ask("/v3/lease/timetolive", {"ID": lease})["TTL"])
+
     def close(self) -> None:
         """Kill all members."""
         for member in range(len(self._processes)):
@@ -129,9 +142,20 @@ class EtcdCluster:
             time.sleep(0.02)
         raise AssertionError(f"etcd member {member} does not become healthy; see {self._folder / f'm{member}.log'}")
 
-    def _post(self, member: int, path: str) -> dict[str, Any]:
+    def _ask(self, path: str, body: dict[str, object]) -> dict[str, Any]:
+        """The answer of the first member that gives one, which it does once there is a leader."""
+        end = time.monotonic() + START_DEADLINE
+        while time.monotonic() < end:
+            for member, process in enumerate(self._processes):
+                found = self._post(member, path, body) if process else {}
+                if found:
+                    return found
+            time.sleep(0.05)
+        raise AssertionError(f"nobody answers {path} {body}; logs are in {self._folder}")
+
+    def _post(self, member: int, path: str, content: dict[str, object] | None = None) -> dict[str, Any]:
         """The answer, or nothing."""
-        body = None if path == "/health" else b"{}"
+        body = None if path == "/health" else json.dumps(content or {}).encode()
         request = urllib.request.Request(f"http://{self._clients[member]}{path}", data=body)
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:

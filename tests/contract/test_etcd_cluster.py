@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from easyscale.coordinator.etcd import OPEN_DEADLINE, EtcdStore
-from easyscale.coordinator.kv import CALL_DEADLINE, Put, absent, unchanged
+from easyscale.coordinator.kv import CALL_DEADLINE, Delete, Put, absent, unchanged
 from easyscale.errors import AddressError, OutcomeUnknownError, UnavailableError
 
 if TYPE_CHECKING:
@@ -223,6 +223,41 @@ def test_a_watch_outlives_the_server_it_was_opened_on(one: EtcdCluster) -> None:
     store.close()
     assert time.monotonic() - start < 2.0
     one.resume(0)
+
+
+def test_a_delete_that_a_watch_missed_and_that_was_compacted_away_still_wakes_it(
+    three: EtcdCluster, injected: Callable[[str], None]
+) -> None:
+    store, elsewhere = EtcdStore("etcd://" + three.endpoints[0]), EtcdStore("etcd://" + ",".join(three.endpoints[1:]))
+    elsewhere.txn([], [Put("/w/a", b"")])
+    watch = store.watch("/w/")
+    while watch.wait(0.5):
+        pass
+    three.stop(0)
+    elsewhere.txn([], [Delete("/w/a")])
+    three.compact()
+    injected("a DELETE compacted away while a watch was lost")
+    three.restart(0)
+    assert wakes(watch)
+    assert store.get("/w/a") is None
+    elsewhere.close()
+    store.close()
+
+
+def test_a_watch_on_a_server_that_stands_still_does_not_hold_up_who_waits_for_it(
+    one: EtcdCluster, injected: Callable[[str], None]
+) -> None:
+    store = EtcdStore(one.address)
+    watch = store.watch("/w/")
+    assert wakes(watch)
+    one.pause(0)
+    injected("SIGSTOP of etcd")
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(watch.wait, 0.3).result(timeout=DEADLINE) is False
+    one.resume(0)
+    store.txn([], [Put("/w/a", b"")])
+    assert wakes(watch)
+    store.close()
 
 
 def test_a_watch_may_be_opened_while_nobody_answers(one: EtcdCluster) -> None:

@@ -19,7 +19,7 @@ from easyscale.coordinator.kv import (
     open_kv,
     unchanged,
 )
-from easyscale.errors import AddressError, UnavailableError
+from easyscale.errors import AddressError, LeaseGoneError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -310,7 +310,7 @@ def test_revoking_a_lease_removes_its_keys_at_once_and_twice_is_no_error(store: 
 def test_a_put_under_a_lease_that_is_gone_is_refused_whole(store: KeyValueStore, prefix: str) -> None:
     lease = store.grant(LONG_TTL)
     store.revoke(lease)
-    with pytest.raises(UnavailableError, match=str(lease)):
+    with pytest.raises(LeaseGoneError, match=str(lease)):
         store.txn([], [Put(prefix + "a", b""), Put(prefix + "b", b"", lease)])
     assert store.range(prefix) == []
 

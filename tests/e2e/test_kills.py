@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING
 import psutil
 from cluster import JOBS
 from easyscale.pipeline.spec import Retries
+from reference import STEPS_PER_EPOCH
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
     from cluster import Cluster, Process
     from reference import Reference
 
@@ -109,6 +113,48 @@ def test_loader_processes_end_with_a_runner_that_is_killed(cluster: Cluster, ref
     assert alive == []
     result = cluster.result(job)
     reference.assert_same(cluster, result.manifest, result.state_digest)
+
+
+def test_a_step_that_always_kills_its_worker_is_quarantined_with_evidence(
+    cluster: Cluster, injected: Callable[[str], None]
+) -> None:
+    cluster.coordinator()
+    job = cluster.submit(SMALL, retries=Retries(died=1))
+    killed = 0
+    while (now := cluster.job(job)).state != "failed":
+        assert killed < 4, "two without progress, and at most one more for each step that was first heard of late"
+        killed += 1
+        worker = cluster.worker(f"w{killed}", JOB_FAULT="die-with-worker:1")
+        cluster.until(job, lambda now: now.attempts.get("died") == killed)  # noqa: B023
+        injected("SIGKILL of a worker by its own step")
+        assert not worker.running
+        cluster.until(job, lambda now: now.state != "running")
+    assert now.attempts == {"died": killed}, "counted although nobody was left to report it"
+    assert "ended 2 attempts without progress; it is quarantined" in now.reason
+    assert f"w{killed}-" in cluster.view(job).status.value.failure.worker
+    shown = cluster.command("show", job)
+    assert "it is quarantined" in shown.out
+    assert f"retry {job}" in shown.out, "and how to go on"
+
+
+def test_a_job_killed_at_every_step_within_an_epoch_takes_each_sample_once(
+    cluster: Cluster, reference: Reference, injected: Callable[[str], None], tmp_path: Path
+) -> None:
+    steps = range(1, STEPS_PER_EPOCH)
+    cluster.coordinator()
+    fault = "hang:" + ",".join(map(str, steps))
+    worker = cluster.worker("w0", JOB_FAULT=fault, JOB_ONCE=str(tmp_path / "reached"))
+    job = cluster.submit(SMALL, commit_every=1)  # the first step after a start is always committed
+    for step in steps:
+        cluster.until_true((tmp_path / f"reached-{step}").exists)
+        cluster.until(job, lambda now, step=step: now.committed == step)
+        (runner,) = worker.children
+        runner.send_signal(signal.SIGKILL)
+        injected("SIGKILL of a runner")
+    result = cluster.result(job)
+    assert cluster.job(job).attempts == {"died": len(steps)}
+    assert [generation["step"] for generation in cluster.told("runner.generation")] == [0, *steps]
+    reference.assert_same(cluster, result.manifest, result.state_digest)  # sample ids and learning rates included
 
 
 def test_a_step_that_always_kills_its_runner_fails_the_job_with_evidence(cluster: Cluster) -> None:

@@ -27,7 +27,9 @@ def wait_for(condition: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-def test_a_worker_woken_after_its_lease_ran_out_is_refused_and_says_so(cluster: Cluster, reference: Reference) -> None:
+def test_a_worker_woken_after_its_lease_ran_out_is_refused_and_says_so(
+    cluster: Cluster, reference: Reference, injected: Callable[[str], None]
+) -> None:
     cluster.coordinator()
     workers = {name: cluster.worker(name, ttl=4, JOB_PACE="0.05") for name in ("w0", "w1")}
     job = cluster.submit(JOBS / "small.py", commit_every=COMMIT)
@@ -38,6 +40,7 @@ def test_a_worker_woken_after_its_lease_ran_out_is_refused_and_says_so(cluster: 
     wait_for(lambda: cluster.step_at_hand(job) >= COMMIT - 10)
 
     agent.signal(signal.SIGSTOP)
+    injected("SIGSTOP of a worker")
     wait_for(lambda: read_marker(cluster.store, job, COMMIT))  # written: now the runner wants it published
     runner.send_signal(signal.SIGSTOP)
     lost = cluster.until(job, lambda now: len(now.workers) == 1)
@@ -49,10 +52,11 @@ def test_a_worker_woken_after_its_lease_ran_out_is_refused_and_says_so(cluster: 
     result = cluster.result(job)
     agent.signal(signal.SIGTERM)
     assert agent.wait().code == 0
+    assert len(cluster.told("agent.publish_refused")) == 1, "not tried again and again"
     assert "fenced" in agent.text
     assert "lease_lost" in agent.text
     record = cluster.view(job).logs[zombie]
-    assert b"commit.fenced" in b"".join(read(cluster.store, job, zombie, record))
+    assert b"".join(read(cluster.store, job, zombie, record)).count(b"commit.fenced") == 1
     after = cluster.job(job)
     assert after.state == "done"
     assert after.attempts["died"] == 1

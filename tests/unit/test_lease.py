@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from typing import TYPE_CHECKING
 
@@ -256,3 +257,21 @@ def test_closing_does_not_raise_when_the_store_is_gone(scene: Scene, monkeypatch
     scene.keeper.close()
     assert scene.lost == []
     assert scene.keeper.step() is None
+
+
+def test_an_hour_in_which_a_twentieth_of_all_renewals_fail_loses_no_lease(scene: Scene) -> None:
+    chance, failed = random.Random(8), []
+
+    def now_and_then() -> None:
+        if chance.random() < 0.05:
+            failed.append(scene.clock.now)
+            raise UnavailableError("no answer")
+
+    scene.store.before = scene.store.after = now_and_then  # the request is lost, or the answer
+    lease = scene.keeper.grant()
+    scene.run(3600.0)
+    assert len(failed) > 50
+    assert scene.lost == []
+    assert scene.keeper.lease is not None
+    assert scene.keeper.lease.id == lease.id, "still the first one: nothing was claimed or computed again"
+    assert scene.store.renewals < 3600 / (TTL / 3) + 3 * len(failed), "no storm of retries"

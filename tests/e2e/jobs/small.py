@@ -4,8 +4,9 @@ Convolution, BatchNorm, dropout, augmentation from three random generators, mome
 last batch. Each EST also keeps the ids of the samples it has seen, so that they are part of the state and its digest.
 
 How fast it goes and what goes wrong in it come from the environment of the runner, so that the code and the bits are
-those of the undisturbed run: `JOB_PACE` seconds per EST and step; `JOB_FAULT=<fault>:<step>`, see `misbehave`; with
-`JOB_ONCE=<file>` the fault happens to the first who can make that file, and never again.
+those of the undisturbed run: `JOB_PACE` seconds per EST and step; `JOB_FAULT=<fault>:<step>[,<step>...]`, see
+`misbehave`; with `JOB_ONCE=<file>` the fault happens to the first who can make that file, and never again; if there are
+several steps, each has a file of its own.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from torch.utils.data import Dataset
 
 SAMPLES = 60
 PACE = float(os.environ.get("JOB_PACE", "0"))
-FAULT, _, FAULT_STEP = os.environ.get("JOB_FAULT", "none:-1").partition(":")
+FAULT, _, _STEPS = os.environ.get("JOB_FAULT", "none:-1").partition(":")
+FAULT_STEPS = [int(step) for step in _STEPS.split(",")]
 ONCE = os.environ.get("JOB_ONCE")
 
 
@@ -65,15 +67,18 @@ class Seen:
         self.ids = state["ids"].clone()
 
 
-def misbehave() -> None:
+def misbehave(step: int) -> None:
     """The fault that was asked for."""
     if ONCE is not None:
         try:
-            Path(ONCE).touch(exist_ok=False)
+            Path(ONCE if len(FAULT_STEPS) == 1 else f"{ONCE}-{step}").touch(exist_ok=False)
         except FileExistsError:
             return
     if FAULT == "die":
         os.kill(os.getpid(), signal.SIGKILL)
+    if FAULT == "die-with-worker":
+        os.kill(os.getppid(), signal.SIGKILL)  # what takes the machine down; the runner dies with its agent
+        time.sleep(1e6)
     if FAULT == "hang":
         time.sleep(1e6)
     if FAULT == "hold":
@@ -100,8 +105,8 @@ def build() -> es.Training:
 
     def step(model: nn.Module, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
         images, labels, ids = batch
-        if scheduler.last_epoch == int(FAULT_STEP):
-            misbehave()
+        if scheduler.last_epoch in FAULT_STEPS:
+            misbehave(scheduler.last_epoch)
         time.sleep(PACE)
         seen.add(ids)
         return functional.cross_entropy(model(images), labels)
