@@ -6,6 +6,20 @@ everything else is ours or the world's (exit code 1).
 
 from __future__ import annotations
 
+SHOWN = 80
+"""Characters of a wrong value that go into a message."""
+
+
+def shown(value: object) -> str:
+    """A wrong value for a message: on one line, cut short, whatever it is. Its `repr` may itself fail or be endless."""
+    if isinstance(value, int) and value.bit_length() > 256:
+        return f"a number of {value.bit_length()} bits"  # Python refuses to print those of more than 4300 digits
+    try:
+        text = " ".join(repr(value).splitlines())
+    except Exception:  # noqa: BLE001 - a user's class may raise anything
+        text = f"a {type(value).__name__} that cannot be printed"
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}... ({len(text)} characters)"
+
 
 class EasyScaleError(Exception):
     """Root of all errors raised on purpose by EasyScale."""

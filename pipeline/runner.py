@@ -30,6 +30,7 @@ from ..errors import (
     NonFiniteError,
     NotFoundError,
     ProcessDiedError,
+    RemoteError,
     ScriptError,
     UnavailableError,
     UserError,
@@ -156,6 +157,7 @@ class Runner:
 
         self._store = store = self._open(open_store)
         self._spec = spec = JobSpec.decode(get_blob(store, message.spec))
+        determinism.check_versions({"python": spec.python, "torch": spec.torch})
         determinism.configure(spec.threads)
         determinism.check_device(self._env.device)
         folder = bundle.unpack(get_blob(store, message.code), Path(self._env.folder) / "code")
@@ -181,7 +183,17 @@ class Runner:
         from . import engine
         from .script import load_entry
 
-        return engine.Engine(engine.build(load_entry(folder, spec.script), spec), spec, self._env.device)
+        try:
+            entry = load_entry(folder, spec.script)
+        except ScriptError as error:
+            if not isinstance(error.__cause__, ModuleNotFoundError):
+                raise
+            # It was there where the job was submitted from: another worker may have it too.
+            raise DeviceError(
+                f"this worker's Python ({sys.executable}) has no module {error.__cause__.name!r}, which the job "
+                "imports: install it here, or put it beside the script, whose folder travels to the workers"
+            ) from error
+        return engine.Engine(engine.build(entry, spec), spec, self._env.device)
 
     def _probe(self) -> str:
         """Hash of the initial state and of EST 0's first gradient: what another device must reproduce to take part."""
@@ -349,6 +361,9 @@ def describe(error: BaseException, step: int, folder: Path) -> messages.Failed:
     )
     if lacking:
         return messages.Failed(cause="memory", step=step, message=f"out of memory at step {step}: {text}")
+    if isinstance(error, RemoteError):
+        what, _, trace = str(error).partition("\n")
+        return messages.Failed(cause="raised", step=step, message=what, traceback=trace)
     if isinstance(error, ScriptError | UserError):
         return messages.Failed(cause="raised", step=step, message=str(error), traceback=getattr(error, "detail", ""))
     return messages.Failed(cause="raised", step=step, message=text, traceback=user_traceback(error, folder))
