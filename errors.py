@@ -21,6 +21,11 @@ def shown(value: object) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}... ({len(text)} characters)"
 
 
+def plain(text: str) -> str:
+    """Text that can be sent and stored: half characters, as in names of files that are not UTF-8, written out."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 class EasyScaleError(Exception):
     """Root of all errors raised on purpose by EasyScale."""
 
@@ -73,6 +78,10 @@ class UnavailableError(EasyScaleError):
 
 class OutcomeUnknownError(UnavailableError):
     """A write was sent and not answered: it may or may not have been applied. Resolve it by reading."""
+
+
+class TooLargeError(EasyScaleError):
+    """A value that the key-value store must not be given: everything large belongs in the object store."""
 
 
 class CorruptError(EasyScaleError):

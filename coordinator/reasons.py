@@ -9,6 +9,10 @@ if TYPE_CHECKING:
     from .views import JobView
 
 
+REFUSED = "every worker refused this job: "
+"""How the reason begins of a job that no worker here can run."""
+
+
 def short(text: str, length: int) -> str:
     """Cut what goes into a value: with a thousand workers it would outgrow the store's limit."""
     return text if len(text) <= length else text[: length - 4] + " ..."
@@ -43,7 +47,7 @@ def waiting_for(spec: records.JobRecord, allotted: list[str], alive: dict[str, r
         doing = ", ".join(f"{r.name} is {r.state}" for r in here)
         return short(f"workers are getting ready ({doing})", 500)
     if refused and len(refused) == len(alive):
-        return short("every worker refused this job: " + "; ".join(sorted(refused)), 4000)
+        return short(REFUSED + "; ".join(sorted(refused)), 4000)
     if not alive:
         return "no worker is alive"
     staying = sum(1 for r in alive.values() if not r.leaving)

@@ -220,6 +220,14 @@ class LogRecord(msgspec.Struct, frozen=True, kw_only=True):
     length: int
 
 
+def cut(text: str, size: int, *, end: bool = False) -> str:
+    """The beginning (or the end) of a text that fits into a value: at most `size` bytes once it is JSON."""
+    text = text[-size:] if end else text[:size]
+    while len(msgspec.json.encode(text)) > size + 2:  # a control character takes six bytes
+        text = text[len(text) // 8 + 1 :] if end else text[: -(len(text) // 8) - 1]
+    return text
+
+
 def encode(record: msgspec.Struct) -> bytes:
     """Canonical JSON."""
     return msgspec.json.encode(record, order="sorted")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -51,6 +52,9 @@ def fail(error: EasyScaleError) -> NoReturn:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of `easyscale`."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # in a C locale a name that is not ASCII must not end the command
+            stream.reconfigure(errors="backslashreplace")
     try:
         app(args=list(arguments) if arguments is not None else None, prog_name="easyscale")
     except EasyScaleError as error:

@@ -209,7 +209,8 @@ def _read(answer: bytes, code: int, path: Path) -> JobSpec:
 
 
 def _failure(error: UserError) -> Failure:
-    return Failure(type(error).__name__, error.what, error.hint, getattr(error, "detail", ""))
+    texts = (error.what, error.hint, getattr(error, "detail", ""))
+    return Failure(type(error).__name__, *map(errors.plain, texts))
 
 
 def _raised(failure: Failure) -> UserError:

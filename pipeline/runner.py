@@ -34,6 +34,7 @@ from ..errors import (
     ScriptError,
     UnavailableError,
     UserError,
+    plain,
 )
 from . import messages
 from .session import Session
@@ -156,11 +157,18 @@ class Runner:
         from .spec import JobSpec
 
         self._store = store = self._open(open_store)
-        self._spec = spec = JobSpec.decode(get_blob(store, message.spec))
+        try:
+            self._spec = spec = JobSpec.decode(get_blob(store, message.spec))
+            code = get_blob(store, message.code)
+        except NotFoundError as error:
+            raise DeviceError(
+                f"the object store {store.address} lacks what job {message.job!r} was submitted with: start this "
+                f"worker with the --store (EASYSCALE_STORE) of the submit ({error})"
+            ) from error
         determinism.check_versions({"python": spec.python, "torch": spec.torch})
         determinism.configure(spec.threads)
         determinism.check_device(self._env.device)
-        folder = bundle.unpack(get_blob(store, message.code), Path(self._env.folder) / "code")
+        folder = bundle.unpack(code, Path(self._env.folder) / "code")
         self._folder = folder
         self._engine = self._build(spec, folder)
         parts = determinism.determinism_class(self._env.device, spec.threads)
@@ -341,9 +349,14 @@ class Runner:
 
 def describe(error: BaseException, step: int, folder: Path) -> messages.Failed:
     """How an attempt's end is told to the agent, with the frames of the traceback that lie in the user's folder."""
-    from .script import user_traceback
+    told = _describe(error, step, folder)
+    return msgspec.structs.replace(told, message=plain(told.message), traceback=plain(told.traceback))
 
-    text = f"{type(error).__name__}: {error}"
+
+def _describe(error: BaseException, step: int, folder: Path) -> messages.Failed:
+    from .script import headline, user_traceback
+
+    text = headline(error)
     if isinstance(error, DivergenceError):
         return messages.Failed(cause="diverged", step=step, message=str(error))
     if isinstance(error, NonFiniteError):

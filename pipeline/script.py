@@ -180,7 +180,7 @@ def load_entry(folder: Path, entry: str) -> Callable[[], Training]:
 
 def explained(error: BaseException, script: Path, what: str) -> ScriptError:
     """An exception from the user's code as an error for the user. `what` goes on from the script's path."""
-    text = f"{script} {what}: {_headline(error)}"
+    text = f"{script} {what}: {headline(error)}"
     hint = "mend the script"
     if isinstance(error, RemoteError):  # of the dataset: it says which item, and has the user's traceback
         where, _, trace = str(error).partition("\n")
@@ -195,7 +195,7 @@ def explained(error: BaseException, script: Path, what: str) -> ScriptError:
     return ScriptError(text, hint, user_traceback(error, script.parent))
 
 
-def _headline(error: BaseException) -> str:
+def headline(error: BaseException) -> str:
     """An exception on one line, even if its text cannot be made."""
     try:
         reason = str(error).partition("\n")[0][:300]

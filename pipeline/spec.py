@@ -38,6 +38,9 @@ FROZEN = frozenset({"name", "ests", "batch_size", "seed"})
 STEPS = 10**12 - 1
 """The largest step: markers of commits have twelve digits, and are in order of them."""
 
+MOST_WORKERS = 800
+"""Workers of one job: a plan that names them all, with names as long as they may be, is still a small value."""
+
 BOUNDS: dict[str, tuple[float, float]] = {
     "ests": (1, 65_536),
     "batch_size": (1, 2**31),
@@ -50,8 +53,8 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "commit_seconds": (1e-3, 1e9),
     "evaluate_every": (0, STEPS),
     "loaders": (0, 256),
-    "min_workers": (1, 65_536),
-    "max_workers": (1, 65_536),
+    "min_workers": (1, MOST_WORKERS),
+    "max_workers": (1, MOST_WORKERS),
     "priority": (-1_000_000, 1_000_000),
     "samples": (1, 2**62),
 }
