@@ -39,6 +39,12 @@ def failed_because(failure: records.Failure, status: records.Status) -> str:
     return f"step {failure.step} ended {times} attempts without progress; it is quarantined. Last: {failure.message}"
 
 
+def trouble_of(members: tuple[records.Member, ...], alive: dict[str, records.WorkerRecord]) -> str:
+    """What a job that runs is in trouble with: "" when it is not."""
+    here = [alive[member.worker] for member in members if member.worker in alive]
+    return short("; ".join(f"{record.name}: {record.trouble}" for record in here if record.trouble), 2000)
+
+
 def waiting_for(spec: records.JobRecord, allotted: list[str], alive: dict[str, records.WorkerRecord]) -> str:
     """What a job without members waits for."""
     here = [alive[w] for w in allotted if w in alive]

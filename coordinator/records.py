@@ -51,6 +51,7 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
         job, generation: what it serves.
         beat: counts upward while the agent lives; a lease may outlive its holder, a beat cannot.
         only: the one job it serves; None: any.
+        trouble: why it cannot commit just now; it goes on trying.
         refusals: digest of a job's specification -> why this worker will not run it.
     """
 
@@ -67,6 +68,7 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     leaving: bool = False
     only: str | None = None
     beat: int = 0
+    trouble: str = ""
     refusals: dict[str, str] = {}
     progress: Progress | None = None
 

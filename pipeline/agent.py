@@ -379,6 +379,7 @@ class Agent:
             job=runner.job if runner else None,
             generation=self._claimed.get(runner.job, 0) if runner else 0,
             leaving=self.leaving_since is not None,
+            trouble=records.cut(runner.trouble, MAX_REFUSAL) if runner else "",
             progress=runner.progress if runner else None,
         )
 

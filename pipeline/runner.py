@@ -7,6 +7,7 @@ too. Whatever the user's code does to the interpreter, the agent's lease does no
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import queue
@@ -168,7 +169,12 @@ class Runner:
         determinism.check_versions({"python": spec.python, "torch": spec.torch})
         determinism.configure(spec.threads)
         determinism.check_device(self._env.device)
-        folder = bundle.unpack(code, Path(self._env.folder) / "code")
+        try:
+            folder = bundle.unpack(code, Path(self._env.folder) / "code")
+        except UnavailableError as error:
+            raise DeviceError(
+                f"this worker's folder cannot be used: {error}; free some room, or name another (--folder)"
+            ) from error
         self._folder = folder
         self._engine = self._build(spec, folder)
         parts = determinism.determinism_class(self._env.device, spec.threads)
@@ -374,6 +380,9 @@ def _describe(error: BaseException, step: int, folder: Path) -> messages.Failed:
     )
     if lacking:
         return messages.Failed(cause="memory", step=step, message=f"out of memory at step {step}: {text}")
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        text = f"this worker's disk is full ({text}): free some room, then start the worker again"
+        return messages.Failed(cause="refused", step=step, message=text, traceback=user_traceback(error, folder))
     if isinstance(error, RemoteError):
         what, _, trace = str(error).partition("\n")
         return messages.Failed(cause="raised", step=step, message=what, traceback=trace)

@@ -207,7 +207,7 @@ def check(spec: JobSpec) -> JobSpec:
     if not NAME_PATTERN.fullmatch(spec.name):
         raise SpecError(
             f"job name {shown(spec.name)} cannot be used",
-            "use 1 to 100 letters (a-z, A-Z), digits, dots, underscores or hyphens, beginning with a letter or digit",
+            "use 1 to 100 letters, digits, dots, underscores or hyphens (ASCII), beginning with a letter or digit",
         )
     for field, (least, most) in BOUNDS.items():
         value = getattr(spec, field)
