@@ -6,6 +6,25 @@ everything else is ours or the world's (exit code 1).
 
 from __future__ import annotations
 
+SHOWN = 80
+"""Characters of a wrong value that go into a message."""
+
+
+def shown(value: object) -> str:
+    """A wrong value for a message: on one line, cut short, whatever it is. Its `repr` may itself fail or be endless."""
+    if isinstance(value, int) and value.bit_length() > 256:
+        return f"a number of {value.bit_length()} bits"  # Python refuses to print those of more than 4300 digits
+    try:
+        text = " ".join(repr(value).splitlines())
+    except Exception:  # noqa: BLE001 - a user's class may raise anything
+        text = f"a {type(value).__name__} that cannot be printed"
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}... ({len(text)} characters)"
+
+
+def plain(text: str) -> str:
+    """Text that can be sent and stored: half characters, as in names of files that are not UTF-8, written out."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
 
 class EasyScaleError(Exception):
     """Root of all errors raised on purpose by EasyScale."""
@@ -63,6 +82,10 @@ class OutcomeUnknownError(UnavailableError):
 
 class LeaseGoneError(UnavailableError):
     """A write under a lease that has ended: nothing was written, and under that lease nothing ever will be."""
+
+
+class TooLargeError(EasyScaleError):
+    """A value that the key-value store must not be given: everything large belongs in the object store."""
 
 
 class CorruptError(EasyScaleError):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit
 
-from .errors import AddressError, UserError
+from .errors import AddressError, UserError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -122,7 +122,15 @@ def _files(environ: Mapping[str, str], here: Path) -> Iterator[Path]:
         candidates.append(Path(config, "easyscale", "config.toml"))
     elif home:
         candidates.append(Path(home, ".config", "easyscale", "config.toml"))
-    return (path for path in candidates if path.exists())
+    return (path for path in candidates if is_there(path))
+
+
+def is_there(path: Path) -> bool:
+    """Whether a file or folder exists, as far as we may know: one in somebody else's home does not, for us."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # no permission, a name that is too long, a NUL in it
+        return False
 
 
 def _read(path: Path) -> dict[str, str]:
@@ -143,6 +151,8 @@ def _read(path: Path) -> dict[str, str]:
 
 
 def _expanded(folder: str, origin: str) -> Path:
+    if "\0" in folder:
+        raise UserError(f"folder {shown(folder)} (from {origin}) holds a NUL", "no path has one")
     try:
         return Path(folder).expanduser()
     except RuntimeError:
@@ -150,10 +160,17 @@ def _expanded(folder: str, origin: str) -> Path:
 
 
 def _checked(address: str, origin: str) -> str:
-    parts = urlsplit(address)
-    if parts.scheme == "file" and (parts.netloc or not unquote(parts.path).startswith("/")):
+    try:
+        parts = urlsplit(address)
+    except ValueError as error:
         raise AddressError(
-            f"address {address!r} (from {origin}) has no absolute path",
+            f"address {shown(address)} (from {origin}) cannot be read: {error}",
+            "write etcd://host:2379, s3://bucket/prefix or file:///path",
+        ) from None
+    path = unquote(parts.path)
+    if parts.scheme == "file" and (parts.netloc or not path.startswith("/") or "\0" in path):
+        raise AddressError(
+            f"address {shown(address)} (from {origin}) has no absolute path",
             "write file:// and then a path that begins with a slash: file:///data/easyscale/store",
         )
     return address

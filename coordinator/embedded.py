@@ -20,7 +20,7 @@ from tenacity import Retrying, retry_if_exception, stop_before_delay, wait_rando
 
 from ..errors import AddressError, LeaseGoneError, OutcomeUnknownError, UnavailableError
 from . import processes
-from .kv import CALL_DEADLINE, KeyValue, Put, TxnResult, refuse_repeated_keys
+from .kv import CALL_DEADLINE, KeyValue, Put, TxnResult, check_operations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -84,7 +84,7 @@ class EmbeddedStore:
 
     def txn(self, compares: Sequence[Compare], operations: Sequence[Put | Delete]) -> TxnResult:
         """See `KeyValueStore.txn`."""
-        refuse_repeated_keys(operations)
+        check_operations(operations)
         with self._transaction() as db:
             revision = _revision(db)
             if not all(_holds(db, compare) for compare in compares):

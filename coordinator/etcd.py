@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 from tenacity import Retrying, retry_if_exception_type, stop_before_delay
 
 from ..errors import AddressError, LeaseGoneError, OutcomeUnknownError, UnavailableError
-from .kv import CALL_DEADLINE, KeyValue, Put, TxnResult, refuse_repeated_keys
+from .kv import CALL_DEADLINE, KeyValue, Put, TxnResult, check_operations
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC would print every lost connection on stderr
 
@@ -130,7 +130,7 @@ class EtcdStore:
 
     def txn(self, compares: Sequence[Compare], operations: Sequence[Put | Delete]) -> TxnResult:
         """See `KeyValueStore.txn`."""
-        refuse_repeated_keys(operations)
+        check_operations(operations)
         request = etcdrpc.TxnRequest(
             compare=[_compare(compare) for compare in compares],
             success=[_operation(operation) for operation in operations],

@@ -10,13 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
 from urllib.parse import unquote, urlsplit
 
-from ..errors import AddressError
+from ..errors import AddressError, TooLargeError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 CALL_DEADLINE = 2.0
 """Seconds after which one call to a key-value store is given up as unanswered."""
+
+
+MAX_VALUE = 100_000
+"""Bytes of the largest value: etcd refuses requests above 1.5 MB, and watches carry every value to everybody."""
 
 
 class KeyValue(NamedTuple):
@@ -69,11 +73,12 @@ def unchanged(kv: KeyValue) -> Compare:
     return Compare(kv.key, "mod", kv.mod_revision)
 
 
-def refuse_repeated_keys(operations: Sequence[Put | Delete]) -> None:
-    """Refuse a transaction that writes a key twice, as etcd does: which write would count is not defined.
+def check_operations(operations: Sequence[Put | Delete]) -> None:
+    """Refuse a transaction that no store may be given: an invariant, whatever store it is.
 
     Raises:
-        ValueError: names the key.
+        ValueError: a key is written twice, which etcd refuses: which write would count is not defined. Names the key.
+        TooLargeError: a value is larger than `MAX_VALUE`.
     """
     deletes = [operation for operation in operations if isinstance(operation, Delete)]
     seen: set[str] = set()
@@ -81,6 +86,12 @@ def refuse_repeated_keys(operations: Sequence[Put | Delete]) -> None:
         if isinstance(operation, Put):
             if operation.key in seen or any(covers(delete, operation.key) for delete in deletes):
                 raise ValueError(f"key {operation.key!r} is written twice in one transaction")
+            if len(operation.value) > MAX_VALUE:
+                raise TooLargeError(
+                    f"the value of key {operation.key!r} would have {len(operation.value):,} bytes of at most "
+                    f"{MAX_VALUE:,}; nothing was written. This is a bug in EasyScale: large things belong in the "
+                    "object store"
+                )
             seen.add(operation.key)
 
 
@@ -107,7 +118,7 @@ class Watch(Protocol):
 
 @runtime_checkable
 class KeyValueStore(Protocol):
-    """Keys are ASCII text, values small (under 100 KB). Safe for use from several threads.
+    """Keys are ASCII text, values small (at most `MAX_VALUE`). Safe for use from several threads.
 
     Any call may also raise `AddressError`, when the store refuses us for good or is gone: retrying does not help.
     """
@@ -133,7 +144,7 @@ class KeyValueStore(Protocol):
         """If every comparison holds, apply every operation, atomically. A key may be written only once.
 
         Raises:
-            ValueError: a key is written twice.
+            ValueError, TooLargeError: as `check_operations`.
             OutcomeUnknownError: sent and not answered; it may have been applied.
             LeaseGoneError: not applied, because a Put names a lease that is gone.
             UnavailableError: certainly not applied (nothing was sent).

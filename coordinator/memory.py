@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from ..errors import LeaseGoneError
-from .kv import Delete, KeyValue, Put, TxnResult, covers, refuse_repeated_keys
+from .kv import Delete, KeyValue, Put, TxnResult, check_operations, covers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -63,7 +63,7 @@ class MemoryKV:
 
     def txn(self, compares: Sequence[Compare], operations: Sequence[Put | Delete]) -> TxnResult:
         """See `KeyValueStore.txn`."""
-        refuse_repeated_keys(operations)
+        check_operations(operations)
         with self._settled():
             if not all(self._holds(compare) for compare in compares):
                 return TxnResult(False, self._revision)

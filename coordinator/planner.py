@@ -373,7 +373,7 @@ class Planner:
                 return _replace(status, state="running", reason="pausing: committing first")
             return _replace(status, state="paused", reason="paused by the user")
         if members:
-            return _replace(status, state="running", reason="")
+            return _replace(status, state="running", reason=reasons.trouble_of(members, alive))
         return _replace(status, state="waiting", reason=reasons.waiting_for(_spec(job), allotted, alive))
 
 

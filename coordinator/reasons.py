@@ -9,6 +9,10 @@ if TYPE_CHECKING:
     from .views import JobView
 
 
+REFUSED = "every worker refused this job: "
+"""How the reason begins of a job that no worker here can run."""
+
+
 def short(text: str, length: int) -> str:
     """Cut what goes into a value: with a thousand workers it would outgrow the store's limit."""
     return text if len(text) <= length else text[: length - 4] + " ..."
@@ -35,6 +39,12 @@ def failed_because(failure: records.Failure, status: records.Status) -> str:
     return f"step {failure.step} ended {times} attempts without progress; it is quarantined. Last: {failure.message}"
 
 
+def trouble_of(members: tuple[records.Member, ...], alive: dict[str, records.WorkerRecord]) -> str:
+    """What a job that runs is in trouble with: "" when it is not."""
+    here = [alive[member.worker] for member in members if member.worker in alive]
+    return short("; ".join(f"{record.name}: {record.trouble}" for record in here if record.trouble), 2000)
+
+
 def waiting_for(spec: records.JobRecord, allotted: list[str], alive: dict[str, records.WorkerRecord]) -> str:
     """What a job without members waits for."""
     here = [alive[w] for w in allotted if w in alive]
@@ -43,7 +53,7 @@ def waiting_for(spec: records.JobRecord, allotted: list[str], alive: dict[str, r
         doing = ", ".join(f"{r.name} is {r.state}" for r in here)
         return short(f"workers are getting ready ({doing})", 500)
     if refused and len(refused) == len(alive):
-        return short("every worker refused this job: " + "; ".join(sorted(refused)), 4000)
+        return short(REFUSED + "; ".join(sorted(refused)), 4000)
     if not alive:
         return "no worker is alive"
     staying = sum(1 for r in alive.values() if not r.leaving)

@@ -51,6 +51,7 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
         job, generation: what it serves.
         beat: counts upward while the agent lives; a lease may outlive its holder, a beat cannot.
         only: the one job it serves; None: any.
+        trouble: why it cannot commit just now; it goes on trying.
         refusals: digest of a job's specification -> why this worker will not run it.
     """
 
@@ -67,6 +68,7 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     leaving: bool = False
     only: str | None = None
     beat: int = 0
+    trouble: str = ""
     refusals: dict[str, str] = {}
     progress: Progress | None = None
 
@@ -218,6 +220,14 @@ class LogRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     chunks: int
     length: int
+
+
+def cut(text: str, size: int, *, end: bool = False) -> str:
+    """The beginning (or the end) of a text that fits into a value: at most `size` bytes once it is JSON."""
+    text = text[-size:] if end else text[:size]
+    while len(msgspec.json.encode(text)) > size + 2:  # a control character takes six bytes
+        text = text[len(text) // 8 + 1 :] if end else text[: -(len(text) // 8) - 1]
+    return text
 
 
 def encode(record: msgspec.Struct) -> bytes:

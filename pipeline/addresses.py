@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from .. import settings as places
 from ..coordinator.kv import open_kv
-from ..errors import UserError
+from ..errors import AddressError, EasyScaleError, UserError, shown
+from ..storage.files import TEMPORARY
 from ..storage.objects import open_store
 
 if TYPE_CHECKING:
@@ -20,13 +22,58 @@ if TYPE_CHECKING:
 def open_both(
     kv: str | None, store: str | None, folder: str | None = None
 ) -> tuple[Settings, KeyValueStore, ObjectStore]:
-    """Find and open the stores; the local folder is made if one of them lies there."""
+    """Find and open the stores; the local folder is made if one of them lies there.
+
+    Raises:
+        UserError: settings, or an address, that cannot be used. Then nothing has been made that was not there before.
+    """
+    found = _resolved(kv, store, folder)
+    root = _folder_of(found.store)
+    fresh = _missing(root)
+    # What is most likely to fail comes first, what makes something comes last.
+    kv_at = None if _folder_of(found.kv) else open_kv(found.kv)
+    store_at = open_store(found.store) if root is None else None
+    try:
+        if root is not None and not root.is_relative_to(found.folder):
+            store_at = open_store(found.store)
+        if kv_at is None and not _path_of(found.kv).is_relative_to(found.folder):
+            kv_at = open_kv(found.kv)
+        found.make_folder()
+        return found, kv_at or open_kv(found.kv), store_at or open_store(found.store)
+    except EasyScaleError:
+        _remove_empty([root / TEMPORARY, *fresh] if root else [])
+        raise
+
+
+def _resolved(kv: str | None, store: str | None, folder: str | None) -> Settings:
     found = places.resolve(kv, store, folder)
-    # Those elsewhere first: if one of them cannot be used, nothing has been made here.
-    kv_at = None if found.kv.startswith("file:") else open_kv(found.kv)
-    store_at = None if found.store.startswith("file:") else open_store(found.store)
-    found.make_folder()
-    return found, kv_at or open_kv(found.kv), store_at or open_store(found.store)
+    for address in (found.kv, found.store):
+        if address.startswith("memory:"):
+            raise AddressError(
+                f"address {shown(address)}: what is kept in memory is gone when this process ends",
+                "use file:///path on one machine; etcd://host:2379 and s3://bucket/prefix for several",
+            )
+    return found
+
+
+def _path_of(address: str) -> Path:
+    return Path(unquote(urlsplit(address).path))
+
+
+def _folder_of(address: str) -> Path | None:
+    return _path_of(address) if address.startswith("file:") else None
+
+
+def _missing(folder: Path | None) -> list[Path]:
+    """This folder and those above that do not exist, the innermost first."""
+    return [path for path in (folder, *folder.parents) if not places.is_there(path)] if folder else []
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    """Remove what we have just made. If somebody else has put something there meanwhile, it stays."""
+    for folder in folders if len(folders) > 1 else []:
+        with suppress(OSError):
+            folder.rmdir()
 
 
 def open_existing(kv: str | None, folder: str | None = None) -> tuple[Settings, KeyValueStore]:
@@ -35,13 +82,14 @@ def open_existing(kv: str | None, folder: str | None = None) -> tuple[Settings, 
     Raises:
         UserError: the default store is not there: nothing was ever run here.
     """
-    found = places.resolve(kv, None, folder)
-    if found.kv == places.file_address(found.folder / "kv.sqlite") and not (found.folder / "kv.sqlite").exists():
+    found = _resolved(kv, None, folder)
+    default = found.folder / "kv.sqlite"
+    if found.kv == places.file_address(default) and not places.is_there(default):
         raise UserError(
             f"there are no jobs: {found.folder} does not exist",
             "change to the folder where you ran them, or name the key-value store with --kv or EASYSCALE_KV",
         )
-    if found.kv.startswith("file:") and not Path(unquote(urlsplit(found.kv).path)).exists():
+    if found.kv.startswith("file:") and not places.is_there(_path_of(found.kv)):
         raise UserError(
             f"there is no key-value store at {found.kv}", "name the one that the jobs were submitted to (--kv)"
         )

@@ -35,7 +35,7 @@ PLAN_SECONDS = 2.0
 """How long a worker that leaves waits for a plan without it before it takes the others to be leaving too."""
 
 MAX_MESSAGE, MAX_TRACEBACK = 4_000, 16_000
-"""Characters of an exception that go into a key; values stay under 100 KB."""
+"""Bytes of an exception that go into a key; values stay under `kv.MAX_VALUE`."""
 
 MAX_REFUSAL, KEPT_REFUSALS = 1_000, 20
 
@@ -97,8 +97,8 @@ class Agent:
             generation=self._claimed.get(runner.job, 0),
             cause=end.cause,
             step=end.step,
-            message=end.message[:MAX_MESSAGE],
-            traceback=end.traceback[-MAX_TRACEBACK:],
+            message=records.cut(end.message, MAX_MESSAGE),
+            traceback=records.cut(end.traceback, MAX_TRACEBACK, end=True),
         )
         self._report = (runner.job, report)
         if end.cause in ("memory", "refused"):
@@ -108,7 +108,7 @@ class Agent:
     def _refuse(self, runner: RunnerState, reason: str) -> None:
         """Not this specification on this device again: the planner passes us over for it."""
         log.error("agent.refused", job=runner.job, reason=reason)
-        refusals = {**self.me.refusals, runner.spec: reason[:MAX_REFUSAL]}
+        refusals = {**self.me.refusals, runner.spec: records.cut(reason, MAX_REFUSAL)}
         self.me = msgspec.structs.replace(self.me, refusals=dict(list(refusals.items())[-KEPT_REFUSALS:]))
 
     def on_outcome(self, txn: Txn, outcome: Outcome) -> None:
@@ -377,6 +377,7 @@ class Agent:
             job=runner.job if runner else None,
             generation=self._claimed.get(runner.job, 0) if runner else 0,
             leaving=self.leaving_since is not None,
+            trouble=records.cut(runner.trouble, MAX_REFUSAL) if runner else "",
             progress=runner.progress if runner else None,
         )
 

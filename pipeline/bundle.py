@@ -148,11 +148,18 @@ def _sources(folder: Path, root: Path, above: frozenset[Path] = frozenset()) -> 
     except PermissionError:
         return  # the script itself could not import anything from here either
     for path in entries:
-        if path.is_dir():
+        if _is_folder(path):
             if not _is_skipped(path):
                 yield from _sources(path, root, above | {real})
         elif path.suffix == ".py" and path.is_file() and path.resolve().is_relative_to(root):
             yield path
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # a link into somebody else's folder
+        return False
 
 
 def _is_skipped(folder: Path) -> bool:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import sys
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from .. import __version__, logs
-from ..errors import EasyScaleError, ScriptError
+from ..errors import EasyScaleError, ScriptError, UserError
 from . import cli_jobs, cli_run, cli_services
 
 if TYPE_CHECKING:
@@ -42,19 +44,44 @@ def options(
     logs.configure(log_level)
 
 
+HINTS = {
+    errno.ENOSPC: "free some room, then run the same command again: nothing that was committed is lost",
+    errno.EDQUOT: "your quota is used up; nothing that was committed is lost",
+    errno.EROFS: "name a folder that can be written (--folder, or TMPDIR for temporary files)",
+    errno.EACCES: "name a folder that you may use (--folder, or TMPDIR for temporary files)",
+    errno.EPERM: "name a folder that you may use (--folder, or TMPDIR for temporary files)",
+    errno.ENOENT: "name a folder that is there (--folder, or TMPDIR for temporary files)",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.EAGAIN: "no process or thread can be started: raise the limit (ulimit -u), or end some",
+    errno.ENOMEM: "free some memory",
+}
+"""What to do when the system refuses something, by its error number."""
+
+
 def fail(error: EasyScaleError) -> NoReturn:
     """Show an error and end with its exit code: 2 for a user's mistake, 1 for ours or the world's."""
     detail = f"\n{error.detail}" if isinstance(error, ScriptError) and error.detail else ""
-    sys.stderr.write(f"error: {error}{detail}\n")
+    cause = error.__cause__
+    hint = HINTS.get(cause.errno or 0, "") if isinstance(cause, OSError) and not isinstance(error, UserError) else ""
+    sys.stderr.write(f"error: {error}{detail}\n" + (f"  {hint}\n" if hint else ""))
     raise SystemExit(error.exit_code)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of `easyscale`."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # in a C locale a name that is not ASCII must not end the command
+            stream.reconfigure(errors="backslashreplace")
     try:
         app(args=list(arguments) if arguments is not None else None, prog_name="easyscale")
     except EasyScaleError as error:
         fail(error)
+    except OSError as error:
+        if error.errno not in HINTS:
+            raise  # a bug of ours, most likely
+        refused = EasyScaleError(f"{error.filename or 'the system'}: {error.strerror}")
+        refused.__cause__ = error
+        fail(refused)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from ..errors import UserError
 from .addresses import open_both, open_existing
 from .cli_options import Folder, Format, JobName, Kv, Output, Store, print_json
 from .submit import Handle, desire
-from .summary import Summary, read_job, read_jobs, summarize
+from .summary import Summary, no_such_job, read_job, read_jobs, summarize
 
 if TYPE_CHECKING:
     from ..coordinator.kv import KeyValueStore
@@ -155,9 +155,7 @@ def _steer(job: str, what: str, kv: str | None, folder: str | None, output: Outp
 def _job(kv: KeyValueStore, name: str) -> JobView:
     view = read_job(kv, name)
     if view is None:
-        names = [job.name for job in read_jobs(kv)]
-        known = f"there are: {', '.join(names[:20])}" if names else "there are none at all"
-        raise UserError(f"there is no job {name!r} at {kv.address}", known)
+        raise no_such_job(kv, name)
     return view
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -30,5 +31,6 @@ JobName = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.")]
 
 
 def print_json(value: Any) -> None:
-    """One JSON value on one line of standard output."""
-    typer.echo(json.dumps(value, ensure_ascii=False))
+    """One JSON value on one line of standard output, in ASCII where the terminal's encoding knows no more."""
+    unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    typer.echo(json.dumps(value, ensure_ascii=not unicode))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
-from ..errors import UserError
+from ..coordinator.reasons import REFUSED
+from ..errors import UserError, shown
 from .addresses import open_both
 from .cli_options import Folder, Format, Kv, Output, Store, print_json
 from .submit import Handle, How, place
@@ -36,6 +38,10 @@ SAID: dict[How, str] = {
 }
 
 
+REFUSED_SECONDS = 5.0
+"""How long all workers must have refused the job before `run` ends: the others may still be starting."""
+
+
 def add(app: typer.Typer) -> None:
     """Add these commands."""
     app.command()(run)
@@ -48,7 +54,9 @@ def overrides(name: str | None, numerics: str | None, sets: list[str] | None) ->
     for item in sets or []:
         key, equals, value = item.partition("=")
         if not equals or not key:
-            raise UserError(f"--set {item!r} is not KEY=VALUE", "for example: --set batch_size=64")
+            raise UserError(f"--set {shown(item)} is not KEY=VALUE", "for example: --set batch_size=64")
+        if key in given and given[key] != value:
+            raise UserError(f"--set {key} is given twice, with different values", "give it once")
         given[key] = value
     if name is not None:
         given["name"] = name
@@ -138,11 +146,14 @@ def _follow(handle: Handle, found: Any, devices: list[str]) -> Summary:
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     last = handle.status()
+    refused = time.monotonic()
     try:
         with LocalCluster(found, devices, handle.name) as cluster, ProgressView() as view:
             for last in handle.watch(every=0.5):
                 view.show(_starting(last))
-                if stopping.is_set():
+                if not last.reason.startswith(REFUSED):
+                    refused = time.monotonic()
+                if stopping.is_set() or time.monotonic() - refused > REFUSED_SECONDS:
                     break
                 cluster.watch_over()
     except KeyboardInterrupt:
@@ -172,6 +183,9 @@ def _finish(last: Summary, output: Output) -> None:
     elif last.state == "failed":
         typer.echo(f"error: job {last.job!r} failed: {last.reason}\n{last.traceback}".rstrip(), err=True)
         typer.echo(f"next: easyscale logs {last.job} | mend it, then run the same command again", err=True)
+    elif last.reason.startswith(REFUSED):
+        typer.echo(f"error: job {last.job!r} cannot run here: {last.reason}", err=True)
+        typer.echo(f"next: easyscale logs {last.job} | mend it, then run the same command again", err=True)
     elif last.state == "cancelled":
         typer.echo(f"job {last.job!r} was cancelled at step {last.step}", err=True)
     else:
@@ -181,4 +195,5 @@ def _finish(last: Summary, output: Output) -> None:
             err=True,
         )
     if last.state != "done":
-        raise typer.Exit(130 if last.state not in ("failed", "cancelled") else 1)
+        ended = last.state in ("failed", "cancelled") or last.reason.startswith(REFUSED)
+        raise typer.Exit(1 if ended else 130)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 Answer = messages.Published | messages.Refused
+
+RETRY_SECONDS = 1.0
+"""From a commit that could not be written to the next try."""
 
 PATIENCE_SECONDS = 5.0
 """How long slot 0 waits for the others' shares of the upload before it sends them itself."""
@@ -163,6 +167,8 @@ class Committer:
                     self._say(publish)
                     publish = advance(writing, self._answers.get())
             except BaseException as error:  # noqa: BLE001 - the trainer must hear of it, whatever it is
+                if isinstance(error, UnavailableError):
+                    time.sleep(RETRY_SECONDS)  # a full disk answers at once, and would be asked without end
                 self.finished(order, error)
             else:
                 self.finished(order)
@@ -170,6 +176,7 @@ class Committer:
     def finished(self, order: Order, error: BaseException | None = None) -> None:
         """An order is done with: the committer is idle again, and an error that matters is kept."""
         if isinstance(error, UnavailableError):
+            self._say(messages.Trouble(what=f"commit {order.snapshot.step} cannot be written: {error}"))
             log.warning("commit.failed", job=self._about.job, step=order.snapshot.step, error=str(error))
         else:
             self.failure = error

@@ -42,8 +42,10 @@ def check_dataset(dataset: Any) -> int:
         )
     try:
         length = len(dataset)
-    except (TypeError, NotImplementedError) as error:
-        raise SpecError(f"the dataset ({kind}) has no length: {error}", "define __len__") from error
+    except (TypeError, ValueError, OverflowError, NotImplementedError) as error:
+        raise SpecError(
+            f"the dataset ({kind}) has no length: {error}", "define __len__: the number of samples"
+        ) from error
     if not hasattr(dataset, "__getitem__"):
         raise SpecError(f"the dataset ({kind}) has no __getitem__", "define __getitem__(index)")
     return length
@@ -98,9 +100,18 @@ def fetch_item(dataset: Any, epoch: int, sample: int) -> Any:
     try:
         return dataset[sample]
     except Exception as error:
-        raise RemoteError(
-            f"sample {sample} of the dataset (epoch {epoch}) raised {type(error).__name__}\n{traceback.format_exc()}"
-        ) from error
+        raise RemoteError(f"sample {sample} of the dataset (epoch {epoch}) raised {told(error)}") from error
+
+
+def told(error: Exception) -> str:
+    """An exception of the user's as text, since its type may not exist in another process: what it is on the first
+    line, then the traceback from below the frame that calls this."""
+    below = error.__traceback__.tb_next if error.__traceback__ else None
+    try:
+        what = f"{type(error).__name__}: {error}".partition("\n")[0]
+        return f"{what[:300]}\n{''.join(traceback.format_exception(type(error), error, below)).rstrip()}"
+    except Exception:  # noqa: BLE001 - a class of the user's whose text cannot be made
+        return type(error).__name__
 
 
 def fingerprint(dataset: Any, seed: int) -> str:

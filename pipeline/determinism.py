@@ -60,6 +60,33 @@ def check_device(device: str) -> None:
         raise DeviceError(f"device {device!r}: PyTorch {torch.__version__} finds no CUDA here")
 
 
+def versions() -> dict[str, str]:
+    """What a job's code is written for, and what its submitter and its workers must have in common.
+
+    Not the build of torch (`+cpu`, `+cu130`): a job may be submitted from a laptop to GPUs.
+    """
+    return {
+        "python": ".".join(platform.python_version_tuple()[:2]),
+        "torch": str(torch.__version__).partition("+")[0],
+    }
+
+
+def check_versions(wanted: dict[str, str]) -> None:
+    """Refuse a job that was submitted from other versions, as in `versions`; "" is any.
+
+    Raises:
+        DeviceError: names both.
+    """
+    here = versions()
+    if differing := {name: version for name, version in wanted.items() if version not in ("", here[name])}:
+        theirs = " and ".join(f"{name} {version}" for name, version in differing.items())
+        ours = " and ".join(f"{name} {here[name]}" for name in differing)
+        raise DeviceError(
+            f"the job was submitted with {theirs}, this worker has {ours}: start a worker with those versions, "
+            "or submit the job with these (--accept-changes if it has begun)"
+        )
+
+
 def determinism_class(device: str, threads: int) -> dict[str, str]:
     """Everything known to choose between kernels that differ in bits, for `cpu`, `cuda` or `cuda:<index>`.
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..errors import SpecError
+from ..errors import SpecError, shown
 from ..storage.digest import has_nonfinite
 from .checks import check_training
 from .contexts import Contexts, copy_all, copy_tree, require_like
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from .loader import Piece
     from .spec import JobSpec
     from .update import Outcome
+
+MAX_METRICS, MAX_METRIC_NAME = 100, 100
+"""Metrics, and characters of a name: they are part of the record of the newest commit."""
 
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -334,11 +337,33 @@ class Engine:
                 module.training = mode
         if not isinstance(result, dict):
             result = {getattr(self._training.evaluate, "__name__", "metric"): result}
-        return {name.replace("<lambda>", "metric"): float(value) for name, value in result.items()}
+        return _metrics(result)
 
     def close(self) -> None:
         """End the loader processes. The state can still be read."""
         self._loader.close()
+
+
+def _metrics(result: dict[Any, Any]) -> dict[str, float]:
+    """What the user's `evaluate` returned, as it goes into every commit and is shown everywhere.
+
+    Raises:
+        SpecError: something in it is no number, or it is too much.
+    """
+    if len(result) > MAX_METRICS:
+        raise SpecError(
+            f"evaluate() returned {len(result)} metrics", f"return {MAX_METRICS} at most; write the rest to a file"
+        )
+    metrics = {}
+    for name, value in result.items():
+        try:
+            metrics[str(name).replace("<lambda>", "metric")[:MAX_METRIC_NAME]] = float(value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise SpecError(
+                f"evaluate() returned {shown(value)} as {shown(name)}",
+                "return one number, or a dict of numbers by name",
+            ) from error
+    return metrics
 
 
 def _loss(result: Any) -> Tensor:

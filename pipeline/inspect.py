@@ -11,27 +11,36 @@ import argparse
 import faulthandler
 import os
 import signal
+import site
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import threading
+import traceback
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import structlog
 
-from .. import errors
+from .. import errors, logs
 from ..errors import ScriptError, SpecError, UserError
 from .bundle import Bundle
 from .job import parse_settings
-from .script import entry_of, explained, jobs_in, load, pick, python_command
+from .script import MODULE_NAME, entry_of, explained, jobs_in, load, pick, python_command
 from .spec import JobSpec  # noqa: TC001  # msgspec reads it at run time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from .job import Job
+    from .training import Training
+
+log = structlog.get_logger()
+
+_PACKAGE = Path(__file__).resolve().parents[1]
 
 TIMEOUT = 600.0
 """Seconds after which a script that is still being inspected counts as hung: time to read a large dataset's index."""
@@ -78,13 +87,53 @@ def describe(job: Job, script: Path) -> tuple[JobSpec, Bundle]:
         training = build(job.build, job.settings)
         data = fingerprint(training.dataset, job.settings.seed)
         samples = check_dataset(training.dataset)
-        spec = job.spec(script=entry, code=bundle.digest, data=data, samples=samples)
+        if (again := check_dataset(training.dataset)) != samples:
+            raise SpecError(
+                f"the length of the dataset ({type(training.dataset).__name__}) changes: first {samples}, then {again}",
+                "the order of samples depends on it: it must stay the same",
+            )
+        versions = determinism.versions()
+        spec = job.spec(script=entry, code=bundle.digest, data=data, samples=samples, **versions)
         Engine(training, spec).close()
+        _try_first_batch(training, spec)
     except UserError:
         raise
     except (Exception, SystemExit) as error:
         raise explained(error, script, f"cannot build job {job.name!r}") from error
+    _warn_of_modules_elsewhere(script.parent)
     return spec, bundle
+
+
+def _try_first_batch(training: Training, spec: JobSpec) -> None:
+    """Fetch and collate what EST 0 will see first: items that make no batch are the commonest mistake of all.
+
+    Raises:
+        RemoteError: the dataset or `collate` raised.
+    """
+    from .loader import Loader
+    from .randomness import preserved
+
+    loader = Loader(training.dataset, msgspec.structs.replace(spec, loaders=0), training.collate)
+    with preserved():
+        loader.start(0, range(1))
+        loader.next(0, 0)
+    loader.close()
+
+
+def _warn_of_modules_elsewhere(folder: Path) -> None:
+    """Say which modules come neither from the bundle nor from an installation: workers elsewhere may lack them.
+
+    Only a warning: on this machine, or with a shared file system, they are found as they were here.
+    """
+    places = [folder, *(Path(path).resolve() for path in {*sysconfig.get_paths().values(), *site.getsitepackages()})]
+    places += [_PACKAGE, Path(site.getusersitepackages()).resolve()]
+    for name, module in sorted(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if not isinstance(file, str) or "." in name or name in ("__main__", MODULE_NAME):
+            continue
+        if not any(Path(file).resolve().is_relative_to(place) for place in places):
+            hint = "install it there too, or put it beside the script: only the script's folder travels"
+            log.warning("submit.module_elsewhere", module=name, file=file, hint=hint)
 
 
 def inspect_script(
@@ -160,7 +209,8 @@ def _read(answer: bytes, code: int, path: Path) -> JobSpec:
 
 
 def _failure(error: UserError) -> Failure:
-    return Failure(type(error).__name__, error.what, error.hint, getattr(error, "detail", ""))
+    texts = (error.what, error.hint, getattr(error, "detail", ""))
+    return Failure(type(error).__name__, *map(errors.plain, texts))
 
 
 def _raised(failure: Failure) -> UserError:
@@ -201,12 +251,23 @@ def main() -> None:
     parser.add_argument("--bundle", metavar="FILE", type=Path, help="also write the code bundle there")
     options = parser.parse_args()
     faulthandler.enable()
-    with os.fdopen(os.dup(1), "wb") as out:
-        os.dup2(2, 1)  # what the script prints must not mix with the answer
-        result = _answer(options.script, options.job, options.set, options.bundle)
-        out.write(msgspec.json.encode(result) + b"\n")
-    sys.stdout.flush()
-    os._exit(UserError.exit_code if result.error else 0)  # without waiting for threads that the script started
+    logs.configure()
+    # Before anything of the user's runs: it may change the folder.
+    script, archive = options.script.absolute(), options.bundle and options.bundle.absolute()
+    code = 1
+    try:
+        with os.fdopen(os.dup(1), "wb") as out:
+            os.dup2(2, 1)  # what the script prints must not mix with the answer
+            result = _answer(script, options.job, options.set, archive)
+            out.write(msgspec.json.encode(result) + b"\n")
+        code = UserError.exit_code if result.error else 0
+        sys.stdout.flush()
+    except (OSError, ValueError) as error:  # the script has closed what is not its own
+        sys.stderr.write(f"the answer cannot be told: {error}\n")
+    except BaseException:  # noqa: BLE001 - a bug of ours: it must not wait for the script's threads either
+        traceback.print_exc()
+    finally:
+        os._exit(code)  # without waiting for threads that the script started
 
 
 if __name__ == "__main__":

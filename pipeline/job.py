@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args, get_origin
 
 import msgspec
 
-from ..errors import ScriptError, SpecError
+from ..errors import ScriptError, SpecError, shown
 from .spec import JobSpec, check
 
 if TYPE_CHECKING:
@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 UNKNOWN_SAMPLES = 2**62
 """Stands for the dataset's length until the dataset has been built: enough for any batch."""
 
-_FOUND_LATER = {"script": "", "code": "", "data": "", "samples": UNKNOWN_SAMPLES}
+MAX_GLOBS = 100
+"""How many globs `files` may have: each of them is a walk through the folder."""
+
+_FOUND_LATER = {"script": "", "code": "", "data": "", "samples": UNKNOWN_SAMPLES, "python": "", "torch": ""}
 _KINDS = {field.name: field.type for field in msgspec.structs.fields(JobSpec) if field.name not in _FOUND_LATER}
 _ALTERNATIVES = {
     "steps": "epochs",
@@ -121,14 +124,17 @@ class Job:
         job._set(self.build, _checked({**given, **dropped, **settings}), self.files)
         return job
 
-    def spec(self, *, script: str, code: str, data: str, samples: int) -> JobSpec:
-        """The complete specification, once the code bundle and the dataset are known.
+    def spec(self, *, script: str, code: str, data: str, samples: int, python: str = "", torch: str = "") -> JobSpec:
+        """The complete specification, once the code bundle, the dataset and what they were tried with are known.
 
         Raises:
             SpecError: the dataset does not fill one global batch.
         """
-        known = msgspec.structs.replace(self.settings, script=script, code=code, data=data, samples=samples)
-        return check(known)
+        return check(
+            msgspec.structs.replace(
+                self.settings, script=script, code=code, data=data, samples=samples, python=python, torch=torch
+            )
+        )
 
     def submit(self, kv: str | None = None, store: str | None = None, accept_changes: bool = False) -> Handle:
         """Send the job off, or find it again if it was submitted before.
@@ -172,12 +178,14 @@ def _parse(key: str, text: str) -> Any:
         if text.startswith("{"):
             value = json.loads(text)
         return msgspec.convert(value, kind, strict=False)
-    except ValueError as error:
-        raise SpecError(f"--set {key}={text}: not a value for {key}", f"it must be {_wanted(kind)}") from error
+    except (ValueError, RecursionError) as error:
+        raise SpecError(
+            f"--set {shown(f'{key}={text}')} is not a value for {key}", f"it must be {_wanted(kind)}"
+        ) from error
 
 
 def _checked(settings: Mapping[str, Any]) -> JobSpec:
-    where = f"job {settings['name']!r:.120}"
+    where = f"job {shown(settings['name'])}"
     for key in settings:
         if key not in _KINDS:
             raise _unknown(where, key)
@@ -197,13 +205,13 @@ def _wrong_type(where: str, settings: Mapping[str, Any], message: str) -> SpecEr
     assert found, message
     key = found[1]
     wanted = f"it must be {_wanted(_KINDS[key])} ({reason})"
-    return SpecError(f"{where}: {key} is {settings[key]!r:.120}", wanted)
+    return SpecError(f"{where}: {key} is {shown(settings[key])}", wanted)
 
 
 def _unknown(where: str, key: str) -> SpecError:
     close = difflib.get_close_matches(key, _KINDS, 1)
     meant = f"did you mean {close[0]}? " if close else ""
-    return SpecError(f"{where}: there is no setting {key!r}", f"{meant}The settings are {', '.join(_KINDS)}")
+    return SpecError(f"{where}: there is no setting {shown(key)}", f"{meant}The settings are {', '.join(_KINDS)}")
 
 
 def _wanted(kind: Any) -> str:
@@ -218,8 +226,10 @@ def _wanted(kind: Any) -> str:
 
 
 def _checked_files(name: str, files: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(files, str) or not all(isinstance(pattern, str) for pattern in files):
-        raise SpecError(f"job {name!r}: files is {files!r:.120}", 'it must be a list of globs: ["configs/*.toml"]')
+    if not isinstance(files, (list, tuple)) or not all(isinstance(pattern, str) for pattern in files):
+        raise SpecError(f"job {name!r}: files is {shown(files)}", 'it must be a list of globs: ["configs/*.toml"]')
+    if len(files) > MAX_GLOBS:
+        raise SpecError(f"job {name!r}: files has {len(files)} globs", f"{MAX_GLOBS} are allowed; ** takes whole trees")
     return tuple(files)
 
 
@@ -229,6 +239,6 @@ def _check_build(name: str, build: Any) -> None:
     if callable(build) and isinstance(function, str) and function.isidentifier():
         return
     raise SpecError(
-        f"job {name!r}: build is {function or build!r:.120}, which workers cannot find by name",
+        f"job {name!r}: build is {function or shown(build)}, which workers cannot find by name",
         "give a function with a `def` at the top level of a module, not a lambda, inner function or method",
     )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import signal
 import threading
-import traceback
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from ..errors import ProcessDiedError, RemoteError
-from .data import epoch_of, fetch_item, sample_ids, split_evenly
+from ..errors import ProcessDiedError, RemoteError, shown
+from .data import epoch_of, fetch_item, sample_ids, split_evenly, told
 from .randomness import SampleSeeds, derive, seed_collate
 
 if TYPE_CHECKING:
@@ -79,7 +78,8 @@ class _Batches(Dataset[_Answer]):
             with _one_thread():
                 pieces = [(len(ids), self._batch(request.epoch, ids)) for ids in request.pieces]
         except RemoteError as error:
-            return _Answer(request.step, request.est, [], error=str(error))
+            where = f"step {request.step}, EST {request.est}: "
+            return _Answer(request.step, request.est, [], error=where + str(error))
         return _Answer(request.step, request.est, pieces)
 
     def _batch(self, epoch: int, ids: list[int]) -> Any:
@@ -89,10 +89,7 @@ class _Batches(Dataset[_Answer]):
         try:
             return self._collate(items)
         except Exception as error:
-            raise RemoteError(
-                f"collating the samples {ids} of the dataset (epoch {epoch}) raised {type(error).__name__}\n"
-                f"{traceback.format_exc()}"
-            ) from error
+            raise RemoteError(f"collating the samples {shown(ids)} (epoch {epoch}) raised {told(error)}") from error
 
     def _items(self, epoch: int, ids: list[int]) -> list[Any]:
         """The items, each as if all generators had been seeded for it."""

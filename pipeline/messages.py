@@ -149,6 +149,12 @@ class Publish(Message, frozen=True, kw_only=True, tag=True):
     metrics: dict[str, float] = {}
 
 
+class Trouble(Message, frozen=True, kw_only=True, tag=True):
+    """A commit cannot be written now (a full disk, a store that does not answer) and is tried again; steps go on."""
+
+    what: str
+
+
 class Committed(Message, frozen=True, kw_only=True, tag=True):
     """The commit asked for by `Commit`, or made on leaving, is published or was refused for good."""
 
@@ -174,7 +180,7 @@ class Failed(Message, frozen=True, kw_only=True, tag=True):
 
 
 ToRunner = Prepare | Run | Yield | Leave | Pause | Commit | Published | Refused | Stop
-FromRunner = Ready | Computing | Waiting | Stepped | Idle | Publish | Committed | Damaged | Failed
+FromRunner = Ready | Computing | Waiting | Stepped | Idle | Publish | Trouble | Committed | Damaged | Failed
 
 _encoder = msgspec.json.Encoder()
 _to_runner: msgspec.json.Decoder[ToRunner] = msgspec.json.Decoder(ToRunner)

@@ -68,7 +68,8 @@ def describe(job: Summary) -> str:
     if job.state != "running":
         return f"{job.state}: {job.reason}" if job.reason else job.state
     loss = f"loss {job.loss:.4f}  " if job.loss is not None else ""
+    reason = f"  ({job.reason})" if job.reason else ""
     return (
         f"step {job.step}/{job.steps}  {loss}{job.samples_per_second:.0f} samples/s  "
-        f"{len(job.workers)} worker(s)  commit {job.committed}"
+        f"{len(job.workers)} worker(s)  commit {job.committed}{reason}"
     )

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
+KEPT_FOUND, MAX_FOUND = 20, 500
+"""How many damaged objects are named, and bytes of each; a commit may have thousands, all of them are in the log."""
+
 
 def base_of(job: JobView) -> messages.Base:
     """The commit to build on."""
@@ -92,7 +95,7 @@ def report_damage(runner: RunnerState, job: JobView) -> Iterator[Action]:
         manifest=job.head.value.manifest,
         usable_step=found.usable.step,
         usable_manifest=found.usable.manifest,
-        found=found.found,
+        found=tuple(records.cut(what, MAX_FOUND) for what in found.found[:KEPT_FOUND]),
     )
     log.error("agent.commit_damaged", job=job.name, found=found.found, usable=found.usable.step)
     key = keys.damage(job.name)

@@ -7,6 +7,7 @@ too. Whatever the user's code does to the interpreter, the agent's lease does no
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import queue
@@ -30,9 +31,11 @@ from ..errors import (
     NonFiniteError,
     NotFoundError,
     ProcessDiedError,
+    RemoteError,
     ScriptError,
     UnavailableError,
     UserError,
+    plain,
 )
 from . import messages
 from .session import Session
@@ -155,10 +158,23 @@ class Runner:
         from .spec import JobSpec
 
         self._store = store = self._open(open_store)
-        self._spec = spec = JobSpec.decode(get_blob(store, message.spec))
+        try:
+            self._spec = spec = JobSpec.decode(get_blob(store, message.spec))
+            code = get_blob(store, message.code)
+        except NotFoundError as error:
+            raise DeviceError(
+                f"the object store {store.address} lacks what job {message.job!r} was submitted with: start this "
+                f"worker with the --store (EASYSCALE_STORE) of the submit ({error})"
+            ) from error
+        determinism.check_versions({"python": spec.python, "torch": spec.torch})
         determinism.configure(spec.threads)
         determinism.check_device(self._env.device)
-        folder = bundle.unpack(get_blob(store, message.code), Path(self._env.folder) / "code")
+        try:
+            folder = bundle.unpack(code, Path(self._env.folder) / "code")
+        except UnavailableError as error:
+            raise DeviceError(
+                f"this worker's folder cannot be used: {error}; free some room, or name another (--folder)"
+            ) from error
         self._folder = folder
         self._engine = self._build(spec, folder)
         parts = determinism.determinism_class(self._env.device, spec.threads)
@@ -181,7 +197,17 @@ class Runner:
         from . import engine
         from .script import load_entry
 
-        return engine.Engine(engine.build(load_entry(folder, spec.script), spec), spec, self._env.device)
+        try:
+            entry = load_entry(folder, spec.script)
+        except ScriptError as error:
+            if not isinstance(error.__cause__, ModuleNotFoundError):
+                raise
+            # It was there where the job was submitted from: another worker may have it too.
+            raise DeviceError(
+                f"this worker's Python ({sys.executable}) has no module {error.__cause__.name!r}, which the job "
+                "imports: install it here, or put it beside the script, whose folder travels to the workers"
+            ) from error
+        return engine.Engine(engine.build(entry, spec), spec, self._env.device)
 
     def _probe(self) -> str:
         """Hash of the initial state and of EST 0's first gradient: what another device must reproduce to take part."""
@@ -329,9 +355,14 @@ class Runner:
 
 def describe(error: BaseException, step: int, folder: Path) -> messages.Failed:
     """How an attempt's end is told to the agent, with the frames of the traceback that lie in the user's folder."""
-    from .script import user_traceback
+    told = _describe(error, step, folder)
+    return msgspec.structs.replace(told, message=plain(told.message), traceback=plain(told.traceback))
 
-    text = f"{type(error).__name__}: {error}"
+
+def _describe(error: BaseException, step: int, folder: Path) -> messages.Failed:
+    from .script import headline, user_traceback
+
+    text = headline(error)
     if isinstance(error, DivergenceError):
         return messages.Failed(cause="diverged", step=step, message=str(error))
     if isinstance(error, NonFiniteError):
@@ -349,6 +380,12 @@ def describe(error: BaseException, step: int, folder: Path) -> messages.Failed:
     )
     if lacking:
         return messages.Failed(cause="memory", step=step, message=f"out of memory at step {step}: {text}")
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        text = f"this worker's disk is full ({text}): free some room, then start the worker again"
+        return messages.Failed(cause="refused", step=step, message=text, traceback=user_traceback(error, folder))
+    if isinstance(error, RemoteError):
+        what, _, trace = str(error).partition("\n")
+        return messages.Failed(cause="raised", step=step, message=what, traceback=trace)
     if isinstance(error, ScriptError | UserError):
         return messages.Failed(cause="raised", step=step, message=str(error), traceback=getattr(error, "detail", ""))
     return messages.Failed(cause="raised", step=step, message=text, traceback=user_traceback(error, folder))

@@ -45,7 +45,7 @@ class RunnerState:
         run: the generation it runs; started: the newest one it was ever given.
         stopped, stopped_at: why and when the last one ended.
         told: the last `Yield` sent. pausing, leaving: it was told so. committing: it was asked for a commit.
-        publish, damaged: what it said and the store does not show yet.
+        publish, damaged: what it said and the store does not show yet. trouble: why its commits fail just now.
         hung: seconds without progress after which it was ended. term_at: when the next signal is due.
     """
 
@@ -66,6 +66,7 @@ class RunnerState:
     publish: messages.Publish | None = None
     damaged: messages.Damaged | None = None
     failed: messages.Failed | None = None
+    trouble: str = ""
     progress: records.Progress | None = None
     hung: float = 0.0
     term_at: float | None = None
@@ -80,11 +81,15 @@ class RunnerState:
 
     def hear(self, message: messages.FromRunner, now: float) -> None:
         """Take in what the runner says."""
+        if isinstance(message, messages.Trouble):  # from the thread that commits: it says nothing of the step
+            self.trouble = message.what
+            return
         if isinstance(message, messages.Computing):
             self.begins(message.what, now)
             return
         if isinstance(message, messages.Publish):
-            self.publish = message  # from the thread that commits: no sign of life of the one that computes
+            # from the thread that commits: no sign of life of the one that computes
+            self.publish, self.trouble = message, ""
             return
         if self._computing is not None:
             self._hangs[self._computing].end(now)

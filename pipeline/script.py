@@ -8,14 +8,17 @@ goes wrong in the script is told with the user's own frames.
 from __future__ import annotations
 
 import importlib
+import io
+import stat
 import sys
+import tokenize
 import traceback
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from ..errors import ScriptError, UserError
+from ..errors import RemoteError, ScriptError, UserError, shown
 from .job import Job
 
 if TYPE_CHECKING:
@@ -51,7 +54,7 @@ def load(path: Path) -> ModuleType:
         UserError: what our own API raised in it.
     """
     path = path.resolve()
-    source = _read(path)
+    source = _source(path)
     # `python -m` from a checkout of ours would put our storage/, errors.py ... there
     sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != _PACKAGE]
     sys.path.insert(0, str(path.parent))
@@ -177,11 +180,13 @@ def load_entry(folder: Path, entry: str) -> Callable[[], Training]:
 
 def explained(error: BaseException, script: Path, what: str) -> ScriptError:
     """An exception from the user's code as an error for the user. `what` goes on from the script's path."""
-    reason = str(error).partition("\n")[0][:300]
-    text = f"{script} {what}: {type(error).__name__}: {reason}"
+    text = f"{script} {what}: {headline(error)}"
     hint = "mend the script"
+    if isinstance(error, RemoteError):  # of the dataset: it says which item, and has the user's traceback
+        where, _, trace = str(error).partition("\n")
+        return ScriptError(f"{script} {what}: {where}", "mend the dataset", trace)
     if isinstance(error, SystemExit):
-        text = f"{script} {what}: it calls sys.exit({error.code!r})"
+        text = f"{script} {what}: it calls sys.exit({shown(error.code)})"
         hint = 'put what only the main program does under `if __name__ == "__main__":`'
     elif isinstance(error, SyntaxError):
         text = f"{script} {what}: {error.filename}, line {error.lineno}, is not valid Python ({error.msg})"
@@ -190,10 +195,19 @@ def explained(error: BaseException, script: Path, what: str) -> ScriptError:
     return ScriptError(text, hint, user_traceback(error, script.parent))
 
 
+def headline(error: BaseException) -> str:
+    """An exception on one line, even if its text cannot be made."""
+    try:
+        reason = str(error).partition("\n")[0][:300]
+    except Exception:  # noqa: BLE001 - a user's exception class may raise anything
+        reason = "(its text cannot be made)"
+    return f"{type(error).__name__}: {reason}".removesuffix(": ")
+
+
 def user_traceback(error: BaseException, folder: Path) -> str:
     """A traceback with only the frames that lie below a folder: the innermost few, and the exception's text.
 
-    Where no frame does (a library's dataset failed when we called it), the innermost few of all.
+    Where no frame does (a library's dataset failed when we called it), the innermost few of all that are not ours.
     """
     trace = traceback.TracebackException.from_exception(error)
     parts = [trace]
@@ -201,7 +215,7 @@ def user_traceback(error: BaseException, folder: Path) -> str:
         parts += [other for other in (part.__cause__, part.__context__) if other]
     only_users = isinstance(error, SyntaxError) or any(_users(part, folder) for part in parts)
     for part in parts:
-        frames = (_users(part, folder) if only_users else list(part.stack))[-MAX_FRAMES:]
+        frames = (_users(part, folder) if only_users else _not_ours(part))[-MAX_FRAMES:]
         # an empty stack would still print its headline
         part.stack = traceback.StackSummary.from_list(frames) if frames else None  # type: ignore[assignment]
     return "".join(trace.format()).rstrip()
@@ -211,19 +225,54 @@ def _users(part: traceback.TracebackException, folder: Path) -> list[traceback.F
     return [frame for frame in part.stack if _is_users(Path(frame.filename), folder)]
 
 
+def _not_ours(part: traceback.TracebackException) -> list[traceback.FrameSummary]:
+    return [frame for frame in part.stack if not Path(frame.filename).resolve().is_relative_to(_PACKAGE)]
+
+
 def _is_users(file: Path, folder: Path) -> bool:
     return file.is_relative_to(folder) and "site-packages" not in file.parts
 
 
+def _source(path: Path) -> bytes:
+    """The text of a script, as Python takes it: UTF-8, or what its first lines say.
+
+    Raises:
+        ScriptError: it is none. A pipe or a device is one that would never end.
+    """
+    source = _read(path)
+    if path.suffix == ".ipynb":
+        raise ScriptError(
+            f"{path} is a notebook, not a Python script",
+            f"make a script of it: jupyter nbconvert --to script {path.name}",
+        )
+    if b"\0" in source:
+        raise ScriptError(f"{path} is not a Python script: it holds binary data", "check the path")
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
+        source.decode(encoding)
+    except UnicodeDecodeError as error:
+        line = source.count(b"\n", 0, error.start) + 1
+        raise ScriptError(
+            f"{path} is not valid {error.encoding.upper()}: byte {source[error.start]:#04x} in line {line}",
+            "save it as UTF-8, or name its encoding in its first line: # -*- coding: latin-1 -*-",
+        ) from None
+    except SyntaxError as error:  # an encoding that there is not, or bytes in the first lines that are not UTF-8
+        raise ScriptError(
+            f"{path} cannot be read as text: {error.msg}",
+            "save it as UTF-8, or name its encoding in its first line: # -*- coding: latin-1 -*-",
+        ) from None
+    return source
+
+
 def _read(path: Path) -> bytes:
     try:
-        source = path.read_bytes()
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            raise ScriptError(f"{path} is not a file but a pipe, socket or device", "save the script to a file")
+        return path.read_bytes()
     except FileNotFoundError:
         raise ScriptError(f"there is no script {path}", "check the path") from None
     except IsADirectoryError:
         raise ScriptError(f"{path} is a folder", "give the script in it") from None
     except OSError as error:
         raise ScriptError(f"script {path} cannot be read: {error.strerror}", "make it readable") from None
-    if b"\0" in source:
-        raise ScriptError(f"{path} is not a Python script: it holds binary data", "check the path")
-    return source

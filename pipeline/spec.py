@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..errors import SpecError
+from .. import __version__
+from ..errors import DeviceError, SpecError, shown
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """Names become parts of keys, so they are kept to characters that every store treats alike."""
@@ -37,7 +38,35 @@ FROZEN = frozenset({"name", "ests", "batch_size", "seed"})
 """Fields that cannot change under one name, not even with --accept-changes: they define what a step is."""
 
 
-class Retries(msgspec.Struct, frozen=True, kw_only=True):
+STEPS = 10**12 - 1
+"""The largest step: markers of commits have twelve digits, and are in order of them."""
+
+MOST_WORKERS = 800
+"""Workers of one job: a plan that names them all, with names as long as they may be, is still a small value."""
+
+BOUNDS: dict[str, tuple[float, float]] = {
+    "ests": (1, 65_536),
+    "batch_size": (1, 2**31),
+    "steps": (1, STEPS),
+    "epochs": (1, STEPS),
+    "seed": (0, 2**63 - 1),
+    "micro_batches": (1, 2**31),
+    "threads": (1, 1024),
+    "commit_every": (1, STEPS),
+    "commit_seconds": (1e-3, 1e9),
+    "evaluate_every": (0, STEPS),
+    "loaders": (0, 256),
+    "min_workers": (1, MOST_WORKERS),
+    "max_workers": (1, MOST_WORKERS),
+    "priority": (-1_000_000, 1_000_000),
+    "samples": (1, 2**62),
+}
+"""The least and the greatest value of numbers: what keys, records and processes can carry."""
+
+MOST_RETRIES = 1_000_000
+
+
+class Retries(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How often an attempt may fail, by cause, without any progress in between. Preemptions are free.
 
     Args:
@@ -58,6 +87,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         code: digest of the code bundle.
         data: fingerprint of the dataset.
         samples: length of the dataset.
+        python, torch: versions that it was submitted with (`3.11`, `2.13.0`), which its workers must have; "" where
+            that is not known.
         ests: logical workers N. A hyper-parameter, like the batch size.
         batch_size: samples per EST and step (the global batch is `ests * batch_size`).
         steps, epochs: exactly one is given.
@@ -88,6 +119,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     code: str
     data: str
     samples: int
+    python: str = ""
+    torch: str = ""
     ests: int
     batch_size: int
     steps: int | None = None
@@ -146,8 +179,18 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @staticmethod
     def decode(data: bytes) -> JobSpec:
-        """Read what `encode` wrote."""
-        return msgspec.json.decode(data, type=JobSpec)
+        """Read what `encode` wrote.
+
+        Raises:
+            DeviceError: another version of EasyScale wrote it, which knew other settings.
+        """
+        try:
+            return msgspec.json.decode(data, type=JobSpec)
+        except msgspec.DecodeError as error:
+            raise DeviceError(
+                f"this EasyScale ({__version__}) cannot read the job's specification: {error}; it was submitted with "
+                "another version: install that one here"
+            ) from error
 
     def differences(self, other: JobSpec) -> dict[str, tuple[Any, Any]]:
         """Fields that define the bits and differ: name -> (here, there)."""
@@ -167,16 +210,19 @@ def check(spec: JobSpec) -> JobSpec:
     """
     if not NAME_PATTERN.fullmatch(spec.name):
         raise SpecError(
-            f"job name {spec.name[:120]!r} cannot be used",
-            "use 1 to 100 letters, digits, dots, underscores or hyphens, beginning with a letter or digit",
+            f"job name {shown(spec.name)} cannot be used",
+            "use 1 to 100 letters, digits, dots, underscores or hyphens (ASCII), beginning with a letter or digit",
         )
-    for field, least in {
-        "ests": 1, "batch_size": 1, "micro_batches": 1, "threads": 1, "loaders": 0, "min_workers": 1,
-        "evaluate_every": 0, "samples": 1,
-    }.items():  # fmt: skip
+    for field, (least, most) in BOUNDS.items():
         value = getattr(spec, field)
-        if value < least:
-            raise SpecError(f"job {spec.name!r}: {field} is {value}", f"it must be at least {least}")
+        if value is not None and not least <= value <= most:  # a NaN is in no range
+            limit = f"at least {least:,}" if value < least else f"between {least:,} and {most:,}"
+            raise SpecError(f"job {spec.name!r}: {field} is {shown(value)}", f"it must be {limit}")
+    for purse, times in (("died", spec.retries.died), ("raised", spec.retries.raised)):
+        if not 0 <= times <= MOST_RETRIES:
+            raise SpecError(
+                f"job {spec.name!r}: retries has {purse} {shown(times)}", f"it must be between 0 and {MOST_RETRIES:,}"
+            )
     _check_length(spec)
     _check_ranges(spec)
     return spec
@@ -186,21 +232,18 @@ def _check_length(spec: JobSpec) -> None:
     if (spec.steps is None) == (spec.epochs is None):
         given = "both steps and epochs" if spec.steps is not None else "neither steps nor epochs"
         raise SpecError(f"job {spec.name!r} gives {given}", "give exactly one of them")
-    length = spec.steps if spec.steps is not None else spec.epochs
-    if length is not None and length < 1:
-        raise SpecError(f"job {spec.name!r}: its length is {length}", "steps or epochs must be at least 1")
     if spec.samples < spec.ests * spec.batch_size:
         raise SpecError(
             f"job {spec.name!r}: the dataset has {spec.samples} samples, fewer than one global batch of "
             f"ests * batch_size = {spec.ests} * {spec.batch_size} = {spec.ests * spec.batch_size}",
             "use a smaller batch_size, fewer ests or more data",
         )
+    if spec.samples < BOUNDS["samples"][1] and spec.total_steps > STEPS:  # else the dataset is not yet known
+        raise SpecError(
+            f"job {spec.name!r}: {spec.epochs} epochs are {spec.total_steps:,} steps", f"the most is {STEPS:,}"
+        )
     if spec.commit_every is not None and spec.commit_seconds is not None:
         raise SpecError(f"job {spec.name!r} gives both commit_every and commit_seconds", "give at most one of them")
-    for field in ("commit_every", "commit_seconds"):
-        value = getattr(spec, field)
-        if value is not None and value <= 0:
-            raise SpecError(f"job {spec.name!r}: {field} is {value}", "it must be positive")
     if spec.nonfinite == "rewind" and spec.commit_every is None:
         raise SpecError(
             f"job {spec.name!r}: nonfinite is 'rewind', but commit_every is not given",
@@ -223,8 +266,6 @@ def _check_ranges(spec: JobSpec) -> None:
             f"job {spec.name!r}: min_workers {spec.min_workers} is more than its {spec.ests} ESTs",
             "an EST runs on one worker only, so more workers than ests cannot be used",
         )
-    if not 0 <= spec.seed < 2**63:
-        raise SpecError(f"job {spec.name!r}: seed is {spec.seed}", "it must be in 0 .. 2**63 - 1")
     if spec.clip_norm is not None and not 0 < spec.clip_norm < float("inf"):
         raise SpecError(f"job {spec.name!r}: clip_norm is {spec.clip_norm}", "it must be positive and finite")
     if spec.ema is not None and not 0 <= spec.ema < 1:

@@ -20,8 +20,8 @@ from ..storage.blobs import get_blob, put_blob
 from ..storage.selftest import require_fit
 from . import bundle as bundles
 from .addresses import open_both
-from .spec import FROZEN, JobSpec
-from .summary import Summary, read_job, summarize
+from .spec import FROZEN, MOST_WORKERS, JobSpec
+from .summary import Summary, no_such_job, read_job, summarize
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,7 +75,7 @@ class Handle:
         """
         view = read_job(self._kv, self.name)
         if view is None:
-            raise UserError(f"there is no job {self.name!r} at {self._kv.address}", "see `easyscale jobs`")
+            raise no_such_job(self._kv, self.name)
         return summarize(view)
 
     def watch(self, timeout: float | None = None, every: float | None = None) -> Iterator[Summary]:
@@ -188,7 +188,7 @@ def _record(spec: JobSpec, spec_digest: str, code_digest: str) -> records.JobRec
         steps=spec.total_steps,
         ests=spec.ests,
         min_workers=spec.min_workers,
-        max_workers=spec.max_workers,
+        max_workers=spec.max_workers if spec.ests <= MOST_WORKERS else min(spec.max_workers or spec.ests, MOST_WORKERS),
         priority=spec.priority,
         numerics=spec.numerics,
         retries=records.Retry(died=spec.retries.died, raised=spec.retries.raised),
@@ -278,7 +278,7 @@ def desire(kv: KeyValueStore, name: str, what: Literal["running", "paused", "can
     for _ in range(ATTEMPTS):
         view = read_job(kv, name)
         if view is None:
-            raise UserError(f"there is no job {name!r} at {kv.address}", "see `easyscale jobs`")
+            raise no_such_job(kv, name)
         if view.state == "done" or (view.over and what != "running"):
             raise UserError(f"job {name!r} is {view.state}", "there is nothing left to " + _verb(what))
         operations: list[Put | Delete] = [Put(keys.desired(name), what.encode())]

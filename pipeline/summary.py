@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ..coordinator import keys, records, views
+from ..errors import UserError, shown
 
 if TYPE_CHECKING:
     from ..coordinator.kv import KeyValueStore
+
+
+SHOWN_NAMES = 20
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +97,19 @@ def read_job(kv: KeyValueStore, name: str) -> views.JobView | None:
     """The picture of one job's keys, or None if there is no such job."""
     view = views.parse(kv.range(keys.job(name))).jobs.get(name)
     return view if view is not None and view.spec is not None else None
+
+
+def no_such_job(kv: KeyValueStore, name: str) -> UserError:
+    """The error for a job that is not there: names those that are, the likeliest first."""
+    names = [job.name for job in read_jobs(kv)]
+    if names:
+        close = difflib.get_close_matches(name, names, 3)
+        more = f" and {len(names) - SHOWN_NAMES} more (`easyscale jobs`)" if len(names) > SHOWN_NAMES else ""
+        meant = f"did you mean {' or '.join(close)}? " if close else ""
+        hint = f"{meant}there are: {', '.join(names[:SHOWN_NAMES])}{more}"
+    else:
+        hint = "there are none at all; name the key-value store that it was submitted to (--kv or EASYSCALE_KV)"
+    return UserError(f"there is no job {shown(name)} at {kv.address}", hint)
 
 
 def read_jobs(kv: KeyValueStore) -> list[views.JobView]:

@@ -229,15 +229,22 @@ class Worker:
         path = options.folder / "logs" / prepare.job / f"{self.id}.log"
         self._logs.add(prepare.job, path)
         mine: list[RunnerProcess] = []
-        self._process = RunnerProcess(
-            store=self._store.address,
-            device=options.device,
-            folder=options.folder,
-            cache=not self._store.address.startswith("file:"),
-            log=path,
-            on_message=lambda message: self._on_message(mine, message),
-            on_exit=lambda how: self._events.put(lambda _: self._exited(mine, how)),
-        )
+        try:
+            self._process = RunnerProcess(
+                store=self._store.address,
+                device=options.device,
+                folder=options.folder,
+                cache=not self._store.address.startswith("file:"),
+                log=path,
+                on_message=lambda message: self._on_message(mine, message),
+                on_exit=lambda how: self._events.put(lambda _: self._exited(mine, how)),
+            )
+        except OSError as error:  # a full disk, no process left: another worker may do better
+            what = f"this worker cannot start a runner: {error}"
+            self._agent.on_message(messages.Failed(cause="refused", step=0, message=what), time.monotonic())
+            self._agent.on_exit(what)
+            self._look_now = True
+            return
         mine.append(self._process)
         self._process.send(prepare)
 

@@ -217,6 +217,8 @@ def test_an_outage_leaves_the_committer_idle_and_nothing_settled(bench: Bench) -
     bench.rest()
     assert not bench.committer.settled(4)
     assert bench.committer.failure is None, "it is no reason to end the attempt"
+    trouble = bench.said.get(timeout=SECONDS)
+    assert trouble == messages.Trouble(what="commit 4 cannot be written: down"), "people must hear of it"
     bench.store.down = False
     bench.begin()
     assert bench.history(bench.publish()) == [1, 2, 3, 4]
