@@ -35,12 +35,12 @@ from ..errors import (
     UserError,
 )
 from . import messages
+from .laps import Laps
 from .session import Session
 
 if TYPE_CHECKING:
     from ..storage.objects import ObjectStore
     from .engine import Engine
-    from .spec import JobSpec
 
 log = structlog.get_logger()
 
@@ -150,20 +150,29 @@ class Runner:
     def _prepare(self, message: messages.Prepare) -> None:
         from ..storage.blobs import get_blob
         from ..storage.objects import open_store
-        from . import bundle, determinism
+        from . import bundle, determinism, engine
         from .committer import About, Committer
+        from .script import load_entry
         from .spec import JobSpec
 
+        laps = Laps()
         self._store = store = self._open(open_store)
         self._spec = spec = JobSpec.decode(get_blob(store, message.spec))
-        determinism.configure(spec.threads)
-        determinism.check_device(self._env.device)
         folder = bundle.unpack(get_blob(store, message.code), Path(self._env.folder) / "code")
         self._folder = folder
-        self._engine = self._build(spec, folder)
+        laps.end("fetch")
+        determinism.configure(spec.threads)
+        determinism.check_device(self._env.device)
+        laps.end("configure")
+        entry = load_entry(folder, spec.script)
+        laps.end("script")
+        self._engine = engine.Engine(engine.build(entry, spec), spec, self._env.device)
+        laps.end("build")
         parts = determinism.determinism_class(self._env.device, spec.threads)
         about = About(message.job, message.spec, message.code, spec.ests, parts)
         probe = self._probe()
+        laps.end("probe")
+        log.info("runner.prepared", job=message.job, **laps.seconds)
         self._committer = Committer(store, about, self._snapshot, self._channel.say)
         self._channel.on_answer = self._committer.answer
         ready = messages.Ready(determinism=determinism.class_id(parts), description=parts, probe=probe)
@@ -176,12 +185,6 @@ class Runner:
 
             return CachedBlobs(store, Path(self._env.folder) / "blobs")
         return store
-
-    def _build(self, spec: JobSpec, folder: Path) -> Engine:
-        from . import engine
-        from .script import load_entry
-
-        return engine.Engine(engine.build(load_entry(folder, spec.script), spec), spec, self._env.device)
 
     def _probe(self) -> str:
         """Hash of the initial state and of EST 0's first gradient: what another device must reproduce to take part."""
@@ -236,8 +239,12 @@ class Runner:
             samples=spec.ests * spec.batch_size, evaluate_every=spec.evaluate_every,
         )  # fmt: skip
         log.info("runner.generation", generation=run.generation, slot=run.slot, step=run.step, of=len(run.members))
+        laps = Laps()
         steps = member.run()
         while True:
+            if engine.step > run.step and not laps.seconds:
+                laps.end("seconds")
+                log.info("runner.first_step", generation=run.generation, step=engine.step, **laps.seconds)
             try:
                 wait = next(steps)
             except StopIteration as end:
@@ -277,6 +284,7 @@ class Runner:
         assert run.base.manifest is not None
         assert run.base.step == run.step
         self._channel.say(messages.Computing(what="load"))
+        laps = Laps()
         usable = messages.Base()
         try:
             at = (self._committer.job, run.step)
@@ -293,6 +301,8 @@ class Runner:
                 return messages.Idle(generation=run.generation, held=engine.step, reason="yield")
         engine.load_state(state)
         assert engine.step == run.step
+        laps.end("seconds")
+        log.info("runner.commit_read", step=run.step, **laps.seconds)
         self._committer.forget()
         return None
 
@@ -369,6 +379,7 @@ def main(arguments: list[str] | None = None) -> None:
     runner = Runner(environment)
     import torch  # noqa: F401 - seconds of work that need not wait for the agent's first word
 
+    log.info("runner.started", pid=os.getpid())
     runner.main()
 
 
