@@ -9,18 +9,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
+import structlog
 import typer
 
 from ..coordinator.reasons import REFUSED
 from ..errors import UserError, shown
 from .addresses import open_both
 from .cli_options import Folder, Format, Kv, Output, Store, print_json
+from .laps import Laps
 from .submit import Handle, How, place
 
 if TYPE_CHECKING:
     from types import FrameType
 
     from .summary import Summary
+
+log = structlog.get_logger()
 
 Script = Annotated[Path, typer.Argument(metavar="SCRIPT", help="Python file that defines an easyscale.Job.")]
 Chosen = Annotated[str | None, typer.Option("--job", help="Which job, if the script has several.")]
@@ -115,9 +119,14 @@ def run(
     from .inspect import inspect_script
 
     devices = [check_device(f"cuda:{i}" if device == "cuda" else device) for i in range(workers)]
+    laps = Laps()
     spec, bundle = inspect_script(script, job, overrides(name, numerics, sets))
+    laps.end("inspect")
     found, records_at, objects_at = open_both(kv, store, folder)
+    laps.end("open")
     how = place(records_at, objects_at, spec, bundle, accept_changes=accept_changes)
+    laps.end("place")
+    log.debug("run.submitted", job=spec.name, how=how, **laps.seconds)
     handle = Handle(spec.name, records_at, how)
     if handle.status().state == "done":
         if output is Output.text:

@@ -38,6 +38,7 @@ from ..errors import (
     plain,
 )
 from . import messages
+from .laps import Laps
 from .session import Session
 
 if TYPE_CHECKING:
@@ -151,35 +152,26 @@ class Runner:
     # ---- preparation
 
     def _prepare(self, message: messages.Prepare) -> None:
-        from ..storage.blobs import get_blob
         from ..storage.objects import open_store
-        from . import bundle, determinism
+        from . import determinism, engine
         from .committer import About, Committer
-        from .spec import JobSpec
 
+        laps = Laps()
         self._store = store = self._open(open_store)
-        try:
-            self._spec = spec = JobSpec.decode(get_blob(store, message.spec))
-            code = get_blob(store, message.code)
-        except NotFoundError as error:
-            raise DeviceError(
-                f"the object store {store.address} lacks what job {message.job!r} was submitted with: start this "
-                f"worker with the --store (EASYSCALE_STORE) of the submit ({error})"
-            ) from error
-        determinism.check_versions({"python": spec.python, "torch": spec.torch})
+        self._spec = spec = self._fetch(message)
+        laps.end("fetch")
         determinism.configure(spec.threads)
         determinism.check_device(self._env.device)
-        try:
-            folder = bundle.unpack(code, Path(self._env.folder) / "code")
-        except UnavailableError as error:
-            raise DeviceError(
-                f"this worker's folder cannot be used: {error}; free some room, or name another (--folder)"
-            ) from error
-        self._folder = folder
-        self._engine = self._build(spec, folder)
+        laps.end("configure")
+        entry = self._load_entry(spec)
+        laps.end("script")
+        self._engine = engine.Engine(engine.build(entry, spec), spec, self._env.device)
+        laps.end("build")
         parts = determinism.determinism_class(self._env.device, spec.threads)
         about = About(message.job, message.spec, message.code, spec.ests, parts)
         probe = self._probe()
+        laps.end("probe")
+        log.info("runner.prepared", job=message.job, **laps.seconds)
         self._committer = Committer(store, about, self._snapshot, self._channel.say)
         self._channel.on_answer = self._committer.answer
         ready = messages.Ready(determinism=determinism.class_id(parts), description=parts, probe=probe)
@@ -193,12 +185,44 @@ class Runner:
             return CachedBlobs(store, Path(self._env.folder) / "blobs")
         return store
 
-    def _build(self, spec: JobSpec, folder: Path) -> Engine:
-        from . import engine
+    def _fetch(self, message: messages.Prepare) -> JobSpec:
+        """Get the specification, and the code into a folder of ours.
+
+        Raises:
+            DeviceError: this worker has another store, other versions or no room.
+        """
+        from ..storage.blobs import get_blob
+        from . import bundle, determinism
+        from .spec import JobSpec
+
+        store = self._store
+        try:
+            spec = JobSpec.decode(get_blob(store, message.spec))
+            code = get_blob(store, message.code)
+        except NotFoundError as error:
+            raise DeviceError(
+                f"the object store {store.address} lacks what job {message.job!r} was submitted with: start this "
+                f"worker with the --store (EASYSCALE_STORE) of the submit ({error})"
+            ) from error
+        determinism.check_versions({"python": spec.python, "torch": spec.torch})
+        try:
+            self._folder = bundle.unpack(code, Path(self._env.folder) / "code")
+        except UnavailableError as error:
+            raise DeviceError(
+                f"this worker's folder cannot be used: {error}; free some room, or name another (--folder)"
+            ) from error
+        return spec
+
+    def _load_entry(self, spec: JobSpec) -> Any:
+        """The user's build function.
+
+        Raises:
+            DeviceError: it imports a module that this worker lacks.
+        """
         from .script import load_entry
 
         try:
-            entry = load_entry(folder, spec.script)
+            return load_entry(self._folder, spec.script)
         except ScriptError as error:
             if not isinstance(error.__cause__, ModuleNotFoundError):
                 raise
@@ -207,7 +231,6 @@ class Runner:
                 f"this worker's Python ({sys.executable}) has no module {error.__cause__.name!r}, which the job "
                 "imports: install it here, or put it beside the script, whose folder travels to the workers"
             ) from error
-        return engine.Engine(engine.build(entry, spec), spec, self._env.device)
 
     def _probe(self) -> str:
         """Hash of the initial state and of EST 0's first gradient: what another device must reproduce to take part."""
@@ -262,8 +285,12 @@ class Runner:
             samples=spec.ests * spec.batch_size, evaluate_every=spec.evaluate_every,
         )  # fmt: skip
         log.info("runner.generation", generation=run.generation, slot=run.slot, step=run.step, of=len(run.members))
+        laps = Laps()
         steps = member.run()
         while True:
+            if engine.step > run.step and not laps.seconds:
+                laps.end("seconds")
+                log.info("runner.first_step", generation=run.generation, step=engine.step, **laps.seconds)
             try:
                 wait = next(steps)
             except StopIteration as end:
@@ -303,6 +330,7 @@ class Runner:
         assert run.base.manifest is not None
         assert run.base.step == run.step
         self._channel.say(messages.Computing(what="load"))
+        laps = Laps()
         usable = messages.Base()
         try:
             at = (self._committer.job, run.step)
@@ -319,6 +347,8 @@ class Runner:
                 return messages.Idle(generation=run.generation, held=engine.step, reason="yield")
         engine.load_state(state)
         assert engine.step == run.step
+        laps.end("seconds")
+        log.info("runner.commit_read", step=run.step, **laps.seconds)
         self._committer.forget()
         return None
 
@@ -406,6 +436,7 @@ def main(arguments: list[str] | None = None) -> None:
     runner = Runner(environment)
     import torch  # noqa: F401 - seconds of work that need not wait for the agent's first word
 
+    log.info("runner.started", pid=os.getpid())
     runner.main()
 
 

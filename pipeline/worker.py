@@ -247,6 +247,7 @@ class Worker:
             return
         mine.append(self._process)
         self._process.send(prepare)
+        log.info("worker.runner_started", worker=self.id, job=prepare.job)
 
 
 def install_signals(worker: Worker) -> None:
