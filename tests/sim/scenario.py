@@ -60,14 +60,15 @@ def set_up(world: World) -> str:
     rng = world.rng
     kind = rng.choice(["plain"] * 8 + ["poison", "raise", "hang", "cancel", "graceful"])
     for number in range(2 if rng.random() < 0.15 else 1):
-        ests, steps = rng.randint(1, 9), rng.randint(8, 36)
-        every = rng.choice([1, 3, 5, 7, None])
+        ests, steps = rng.randint(1, 9), rng.randint(12, 45)
+        every = rng.choice([1, 2, 3, 5, 7, None])
         commits = {"commit_every": every} if every else {"commit_seconds": rng.choice([0.5, 2.0, 5.0])}
         died, raised = (rng.randint(1, 3), rng.randint(0, 2)) if number == 0 else (10_000, 0)
         spec = small_spec(
             f"job{number}", ests, steps, **commits,
             died=died if kind == "poison" else 10_000, raised=raised if kind == "raise" else 0,
-            min_workers=rng.choice([1, 1, 1, min(2, ests)]), max_workers=rng.choice([None, None, 2]),
+            min_workers=1 if kind == "graceful" else rng.choice([1, 1, 1, min(2, ests)]),
+            max_workers=rng.choice([None, None, 2]),
             evaluate_every=rng.choice([0, 0, 4]),
         )  # fmt: skip
         job = world.submit(spec)
@@ -126,18 +127,20 @@ def faulty_phase(world: World, kind: str) -> None:
             world.hub.at(world.hub.now + rng.expovariate(1 / mean), again)
 
     world.hub.at(world.hub.now + rng.uniform(0.0, 3.0), again)
-    world.run(end - world.hub.now)
+    world.run(end - world.hub.now, world.all_over)
 
 
 def peace(world: World) -> None:
     """All faults end, and everything must come to its end."""
     world.note("=== peace")
     world.faulty, world.faults = False, Faults()
+    world.step_seconds = 0.05  # what is left of the training teaches little
     world.kv.down_until = world.client.down_until = world.client.full_until = 0.0
     world.kv.cut_off.clear()
     for machine in [*world.workers, *world.coordinators, *world.runners]:
         machine.process.strike = None
-        machine.process.stopped_until = min(machine.process.stopped_until, world.hub.now + 1.0)
+        machine.process.stopped_until = 0.0
+        world.hub.at(world.hub.now, machine.process.go_on)
     for job in world.jobs.values():
         misfortunes.resume_job(world, job)
     while len([w for w in world.living() if not w.left]) < 2:

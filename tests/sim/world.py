@@ -89,7 +89,7 @@ class World:
         self.worker_ttl = self.rng.choice([3.0, 6.0, 10.0])
         self.coordinator_ttl = self.rng.choice([3.0, 6.0])
         self.hang_floor = 6.0
-        self.step_seconds = self.rng.choice([0.1, 0.3])
+        self.step_seconds = self.rng.choice([0.2, 0.5, 0.9])
         self.judge = Judge(self)
         self.kv = LyingKV(self)
         self.client = FakeClient(self)
@@ -110,7 +110,9 @@ class World:
                     stack.callback(setattr, module, name, getattr(module, name))
                     setattr(module, name, value)
             structlog.configure(
-                processors=[self._logged], wrapper_class=structlog.make_filtering_bound_logger(20), cache_logger_on_first_use=False
+                processors=[self._logged],
+                wrapper_class=structlog.make_filtering_bound_logger(20),
+                cache_logger_on_first_use=False,
             )
             stack.callback(structlog.configure, **kept)
             try:
@@ -232,7 +234,7 @@ class World:
         return views.parse(self.kv.inner.range(keys.job(job.name))).jobs[job.name]
 
     def all_over(self) -> bool:
-        return all(self.judge.states.get(name) in records.TERMINAL for name in self.jobs)
+        return self.judge.over == len(self.jobs)
 
     def run(self, seconds: float, stop: Callable[[], bool] = lambda: False) -> None:
         """Let time pass, until the first violation."""
@@ -245,5 +247,3 @@ def small_spec(name: str, ests: int, steps: int, **changes: Any) -> JobSpec:
         name=name, script="train.py::build", code=DIGEST, data=DIGEST, samples=1000, ests=ests, batch_size=1,
         steps=steps, retries=Retries(died=changes.pop("died", 10_000), raised=changes.pop("raised", 0)), **changes,
     )  # fmt: skip
-
-
