@@ -5,6 +5,7 @@ Half of those that befall a process come at once, the other half at one of its n
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
