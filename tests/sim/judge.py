@@ -154,6 +154,7 @@ class Judge:
         self.world.note(f"generation {plan.generation}: {who or 'nobody'} ({plan.cause})", job=job.name)
         self.check(plan.generation == old + 1, f"generation {old} of {job.name} was followed by {plan.generation}")
         self._leads(before, author, f"generation {plan.generation} of {job.name}")
+        self.world.on_plan()
         ests = [est for m in plan.members for est in range(m.first, m.last)]
         self.check(not ests or ests == list(range(job.spec.ests)), f"a plan of {job.name} leaves ESTs out")
 

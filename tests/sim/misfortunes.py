@@ -145,7 +145,7 @@ def pause_job(world: World) -> None:
     job = world.rng.choice(list(world.jobs.values()))
     if world.view(job).desired == "running":
         world.desire(job, "paused")
-        world.hub.at(world.hub.now + world.rng.uniform(0.5, 8.0), resume_job, world, job)
+        world.hub.at(world.hub.now + world.rng.choice([2.0, 8.0, 20.0]) * world.rng.random(), resume_job, world, job)
 
 
 def resume_job(world: World, job: SimJob) -> None:

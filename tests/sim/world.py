@@ -80,6 +80,8 @@ class World:
         """Nobody is lost in this seed, so nothing may be computed twice."""
         self.hurt = False
         """Stored bytes were damaged: from now on a runner may meet what it cannot read."""
+        self.on_plan: Callable[[], None] = lambda: None
+        """What a story wants to happen when a generation is planned."""
         self.jobs: dict[str, SimJob] = {}
         self.workers: list[actors.SimWorker] = []
         self.coordinators: list[actors.SimCoordinator] = []

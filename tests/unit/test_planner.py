@@ -231,6 +231,25 @@ def test_a_member_that_claimed_is_watched_by_its_agent_not_by_us(story: Story) -
         assert story.decide(CLAIM_SECONDS) == []
 
 
+def test_who_leaves_with_the_newest_state_brings_it_to_the_store_first(story: Story) -> None:
+    """A plan without it would fence its commit off, and steps that nobody was lost for would be made again."""
+    story.running("a", "b", held=5)
+    story.worker("a", "ready", step=7, leaving=True)
+    story.worker("b", "ready", step=5)
+    assert [line for line in story.decide(SOON) if "generation" in line] == []
+    story.head(7)
+    assert "job: generation 2 is b[0:4] (a leaves)" in story.decide(SOON)
+
+
+def test_who_does_not_manage_to_hand_over_is_not_waited_for(story: Story) -> None:
+    story.running("a", "b", held=5)
+    story.worker("a", "ready", step=7, leaving=True)
+    story.worker("b", "ready", step=5)
+    story.decide(SOON)
+    story.beat()
+    assert "job: generation 2 is b[0:4] (a leaves)" in story.decide(CLAIM_SECONDS)
+
+
 # ---- the user's wishes and the end
 
 
