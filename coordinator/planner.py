@@ -338,9 +338,7 @@ class Planner:
                 return None
         return members
 
-    def _hands_over(
-        self, job: JobView, staying: list[str], alive: dict[str, records.WorkerRecord], now: float
-    ) -> bool:
+    def _hands_over(self, job: JobView, staying: list[str], alive: dict[str, records.WorkerRecord], now: float) -> bool:
         """Whether only a member that goes holds the newest state: it commits it under this generation first."""
         held = {
             member.worker: record.progress.step if record.job == job.name and record.progress else 0
@@ -348,7 +346,9 @@ class Planner:
             if (record := alive.get(member.worker)) is not None
         }
         safe = max([job.base[0], *(step for worker, step in held.items() if worker in staying)])
-        late = any(step > safe and alive[w].state == "ready" for w, step in held.items() if w not in staying)
+        # Members that run this generation have its state in common, whatever they have told of it yet.
+        apart = [w for w in held if alive[w].state != "running" or alive[w].generation < job.generation]
+        late = any(held[worker] > safe for worker in apart if worker not in staying)
         return late and self._since(f"hand-over {job.name}", (job.generation, safe), now) < self.claim_patience
 
     def _let_go(self, job: JobView, alive: dict[str, records.WorkerRecord], now: float) -> bool:

@@ -142,10 +142,18 @@ def coordinator_joins(world: World) -> None:
 
 
 def pause_job(world: World) -> None:
+    pause_for(world, world.rng.uniform(0.5, 8.0))
+
+
+def pause_long(world: World) -> None:
+    pause_for(world, world.rng.uniform(12.0, 16.0))
+
+
+def pause_for(world: World, seconds: float) -> None:
     job = world.rng.choice(list(world.jobs.values()))
     if world.view(job).desired == "running":
         world.desire(job, "paused")
-        world.hub.at(world.hub.now + world.rng.choice([2.0, 8.0, 20.0]) * world.rng.random(), resume_job, world, job)
+        world.hub.at(world.hub.now + seconds, resume_job, world, job)
 
 
 def resume_job(world: World, job: SimJob) -> None:

@@ -134,7 +134,7 @@ def faulty_phase(world: World, kind: str) -> None:
 def upset(world: World) -> None:
     """Changes come while a change is under way: between two generations everything is in memory only."""
     if world.rng.random() < 0.5:
-        change = world.rng.choice([misfortunes.pause_job, misfortunes.pause_job, misfortunes.leave, misfortunes.join])
+        change = world.rng.choice([misfortunes.pause_job, misfortunes.pause_long, misfortunes.leave, misfortunes.join])
         world.hub.at(world.hub.now + world.rng.uniform(0.0, 0.6), change, world)
 
 
