@@ -28,11 +28,11 @@ check: install
 test: check
 	$(BIN)/python -m pytest --durations=15
 
-# Long runs of the simulation: make simulate SEEDS=100000 FROM=0
+# Long runs of the simulation: make simulate SEEDS=100000 FROM=0. It stops at the first seed that fails.
 SEEDS ?= 2000
 FROM ?= 0
 simulate: install
-	EASYSCALE_SIM_FROM=$(FROM) EASYSCALE_SIM_SEEDS=$(SEEDS) $(BIN)/python -m pytest tests/sim -q -x
+	PYTHONPATH=tests:$$PYTHONPATH $(BIN)/python -m sim --from $(FROM) --seeds $(SEEDS)
 
 clean:
 	rm -rf $(VENV) .easyscale .pytest_cache .mypy_cache .ruff_cache build *.egg-info

@@ -328,6 +328,8 @@ class Planner:
             return None
         if not job.members and not members:
             return None
+        if not lost and self._hands_over(job, workers, alive, now):
+            return None
         shrinking = bool(lost) or len(staying) < len(job.members)
         pending = [w for w in allotted if alive[w].state in ("idle", "preparing") and w not in lost]
         if not shrinking and pending and len(workers) < spec.ests:
@@ -335,6 +337,19 @@ class Planner:
             if grown < self.settle:
                 return None
         return members
+
+    def _hands_over(self, job: JobView, staying: list[str], alive: dict[str, records.WorkerRecord], now: float) -> bool:
+        """Whether only a member that goes holds the newest state: it commits it under this generation first."""
+        held = {
+            member.worker: record.progress.step if record.job == job.name and record.progress else 0
+            for member in job.members
+            if (record := alive.get(member.worker)) is not None
+        }
+        safe = max([job.base[0], *(step for worker, step in held.items() if worker in staying)])
+        # Members that run this generation have its state in common, whatever they have told of it yet.
+        apart = [w for w in held if alive[w].state != "running" or alive[w].generation < job.generation]
+        late = any(held[worker] > safe for worker in apart if worker not in staying)
+        return late and self._since(f"hand-over {job.name}", (job.generation, safe), now) < self.claim_patience
 
     def _let_go(self, job: JobView, alive: dict[str, records.WorkerRecord], now: float) -> bool:
         """Whether members that all stop, because the job pauses or because they leave, are done."""

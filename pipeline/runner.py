@@ -124,6 +124,7 @@ class Runner:
         self._env = environment
         self._channel = Channel(environment.fd)
         self._leftovers: list[str] = []
+        self._ended = ""
         self._engine: Engine | None = None
         self._folder = Path(environment.folder)
 
@@ -141,7 +142,9 @@ class Runner:
             while True:
                 self._handle(self._channel.inbox.get())
         except _Stopped:
-            self._clean()
+            # One that leaves may go before the others have read its last partials; those are for `gc`.
+            if self._ended in ("done", "pause"):
+                self._clean()
         except BaseException as error:  # noqa: BLE001 - user code may raise anything, SystemExit included
             self._channel.say(describe(error, self.step, self._folder))
             raise SystemExit(1) from None
@@ -261,7 +264,9 @@ class Runner:
 
     def _handle(self, message: messages.ToRunner) -> None:
         if isinstance(message, messages.Run):
-            self._channel.say(self._run(message))
+            idle = self._run(message)
+            self._ended = idle.reason
+            self._channel.say(idle)
         elif isinstance(message, messages.Commit):
             self._commit(message)
         elif isinstance(message, messages.Stop):

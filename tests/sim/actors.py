@@ -6,6 +6,7 @@ Played are the socket pair between agent and runner, the start of a runner, and 
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -107,6 +108,8 @@ class RunnerProcess:
         self.name = f"{agent.name}.r{next(world.numbers)}"
         self.process = Process(world.hub, self.name, clock=agent.clock, wall=agent.wall)
         self.job = ""
+        self._lines: deque[bytes] = deque()
+        self._reading = False
         self.how = "ended by SIGKILL"
         self.hanging = False
         self._said = self._heard = 0.0
@@ -159,11 +162,16 @@ class RunnerProcess:
         process = self.process
         if not process.alive:
             return
-        if process.stopped_until > self.world.hub.now:
-            self._heard = max(self._heard, process.stopped_until)
-            self.world.hub.at(process.stopped_until, self._deliver, line)
-            return
-        self.channel.deliver(line)
+        self._lines.append(line)
+        if not self._reading:
+            self._reading = True
+            Thread(process, self._read)
+
+    def _read(self) -> None:
+        """The runner's reading thread: it is stopped with its process."""
+        while self._lines:
+            self.channel.deliver(self._lines.popleft())
+        self._reading = False
 
     def signal(self, kind: str) -> None:
         """A signal from the agent; one that hangs in C does not hear TERM."""
@@ -260,4 +268,3 @@ def names(world: World) -> list[tuple[Any, dict[str, Any]]]:
         ),
         (runner, {"Channel": lambda _: world.channel}),
     ]
-

@@ -32,6 +32,8 @@ class Process:
         self.owner: Any = None
         self.stopped_until = 0.0
         self.threads: list[Thread] = []
+        self.blocked: list[tuple[Thread, Token]] = []
+        """What would have run on, had it not been stopped."""
         self.on_death: list[Callable[[], None]] = []
         self.strike: tuple[int, Callable[[], None]] | None = None
         """After so many more awaits of this process, do this: how a fault comes at a certain await."""
@@ -39,6 +41,14 @@ class Process:
     def stop(self, seconds: float) -> None:
         """SIGSTOP now, SIGCONT after `seconds`."""
         self.stopped_until = max(self.stopped_until, self.hub.now + seconds)
+        self.hub.at(self.stopped_until, self.go_on)
+
+    def go_on(self) -> None:
+        """SIGCONT, unless it was stopped for longer meanwhile."""
+        if self.stopped_until <= self.hub.now:
+            blocked, self.blocked = self.blocked, []
+            for thread, token in blocked:
+                thread.resume(token)
 
     def kill(self) -> None:
         """SIGKILL, or the end of `main`. Takes effect before anything else of the process happens."""
@@ -73,7 +83,7 @@ class Thread:
         if token != self.token or self.finished or not process.alive:
             return
         if process.stopped_until > hub.now:
-            hub.at(process.stopped_until, self.resume, token)
+            process.blocked.append((self, token))
             return
         self.token += 1
         hub.thread = self

@@ -33,7 +33,8 @@ class Judge:
         self.violation = ""
         self._claims: dict[str, records.Claim] = {}
         self.reached: dict[str, int] = {}
-        self.states: dict[str, str] = {}
+        self.over = 0
+        """How many jobs have ended."""
         self._stepped_in: dict[tuple[str, int], int] = {}
 
     def check(self, holds: object, sentence: str) -> None:
@@ -47,10 +48,10 @@ class Judge:
         keeper = getattr(getattr(process.owner, "it", None), "_keeper", None)
         held = keeper.lease if keeper is not None else None
         if held is not None:
-            ends = self.world.kv.inner.deadlines.get(held.id, float("inf"))
+            ends, believed = self.world.kv.inner.deadlines.get(held.id, float("inf")), held.deadline - process.clock
             self.check(
-                held.deadline - process.clock <= ends + 1e-6,
-                f"{process.name} believes in its lease until {held.deadline - process.clock:.4f}, the store until {ends:.4f}",
+                believed <= ends + 1e-6,
+                f"{process.name} believes in its lease until {believed:.4f}, the store until {ends:.4f}",
             )
 
     # ---- the training
@@ -153,6 +154,7 @@ class Judge:
         self.world.note(f"generation {plan.generation}: {who or 'nobody'} ({plan.cause})", job=job.name)
         self.check(plan.generation == old + 1, f"generation {old} of {job.name} was followed by {plan.generation}")
         self._leads(before, author, f"generation {plan.generation} of {job.name}")
+        self.world.on_plan()
         ests = [est for m in plan.members for est in range(m.first, m.last)]
         self.check(not ests or ests == list(range(job.spec.ests)), f"a plan of {job.name} leaves ESTs out")
 
@@ -244,7 +246,7 @@ class Judge:
             now = records.decode(new.value, records.Status)
             if now.state != was.state:
                 self.world.note(f"state {now.state} {now.reason}", job=name)
-            self.states[name] = now.state
+            self.over += (now.state in records.TERMINAL) - (was.state in records.TERMINAL)
             counted = sum(now.attempts.values()) - sum(was.attempts.values())
             if counted:
                 self.world.note(f"attempts {now.attempts}", job=name)
@@ -287,7 +289,8 @@ class Judge:
             )
         elif job.raised and view.state == "failed":
             self.check(
-                status.attempts.keys() == {"raised"} and job.spec.retries.raised < status.attempts["raised"] <= job.raised,
+                status.attempts.keys() == {"raised"}
+                and job.spec.retries.raised < status.attempts["raised"] <= job.raised,
                 f"{job.name} raised {job.raised} times, counted were {status.attempts}",
             )
         elif job.raised:

@@ -5,15 +5,18 @@ Half of those that befall a process come at once, the other half at one of its n
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
-
-from easyscale.storage.blobs import blob_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from .actors import RunnerProcess, SimCoordinator, SimWorker
     from .hub import Process
-    from .world import World
+    from .world import SimJob, World
+
+
+MOST_WORKERS = 4
 
 
 def at_an_await(world: World, process: Process, what: str, call: Callable[[], None]) -> None:
@@ -30,8 +33,25 @@ def at_an_await(world: World, process: Process, what: str, call: Callable[[], No
         process.strike = (world.rng.randint(1, 80), strike)
 
 
+def a_worker(world: World) -> SimWorker | None:
+    """One of those that live."""
+    return world.rng.choice(world.living()) if world.living() else None
+
+
+def a_runner(world: World) -> RunnerProcess | None:
+    """The runner of one of them."""
+    worker = a_worker(world)
+    return worker.runner if worker is not None else None
+
+
+def a_coordinator(world: World) -> SimCoordinator | None:
+    """One of those that live."""
+    return world.rng.choice(world.leading()) if world.leading() else None
+
+
 def kill_machine(world: World) -> None:
-    for worker in world.rng.sample(world.living(), min(1, len(world.living()))):
+    worker = a_worker(world)
+    if worker is not None:
         at_an_await(world, worker.process, "SIGKILL of agent and runner", worker.process.kill)
 
 
@@ -44,49 +64,48 @@ def kill_all(world: World) -> None:
 
 
 def kill_runner(world: World) -> None:
-    for worker in world.rng.sample(world.living(), min(1, len(world.living()))):
-        runner = worker.runner
-        if runner is not None:
-            at_an_await(world, runner.process, "SIGKILL of a runner", runner.process.kill)
+    runner = a_runner(world)
+    if runner is not None:
+        at_an_await(world, runner.process, "SIGKILL of a runner", runner.process.kill)
 
 
 def restart(world: World) -> None:
-    for worker in world.rng.sample(world.living(), min(1, len(world.living()))):
+    worker = a_worker(world)
+    if worker is not None:
         world.fault("worker killed and restarted under its name", worker.process.name)
         worker.process.kill()
         world.add_worker(worker.name)
 
 
 def stop_machine(world: World) -> None:
-    for worker in world.rng.sample(world.living(), min(1, len(world.living()))):
-        seconds = world.rng.uniform(0.5, 25.0)
-        runner = worker.runner
+    worker = a_worker(world)
+    if worker is None:
+        return
+    seconds, runner = world.rng.uniform(0.5, 25.0), worker.runner
+    machine = [worker.process] if runner is None else [worker.process, runner.process]
 
-        def stop(worker=worker, runner=runner, seconds=seconds) -> None:  # type: ignore[no-untyped-def]
-            worker.process.stop(seconds)
-            if runner is not None:
-                runner.process.stop(seconds)
+    def stop() -> None:
+        for process in machine:
+            process.stop(seconds)
 
-        struck = runner.process if runner is not None and world.rng.random() < 0.5 else worker.process
-        at_an_await(world, struck, "SIGSTOP of agent and runner", stop)
+    at_an_await(world, world.rng.choice(machine), "SIGSTOP of agent and runner", stop)
 
 
 def stop_agent(world: World) -> None:
-    for worker in world.rng.sample(world.living(), min(1, len(world.living()))):
-        seconds = world.rng.uniform(0.5, 25.0)
-        at_an_await(world, worker.process, "SIGSTOP of an agent", lambda: worker.process.stop(seconds))
+    worker, seconds = a_worker(world), world.rng.uniform(0.5, 25.0)
+    if worker is not None:
+        at_an_await(world, worker.process, "SIGSTOP of an agent", partial(worker.process.stop, seconds))
 
 
 def stop_runner(world: World) -> None:
-    for worker in world.rng.sample(world.living(), min(1, len(world.living()))):
-        runner = worker.runner
-        if runner is not None:
-            seconds = world.rng.uniform(0.5, 25.0)
-            at_an_await(world, runner.process, "SIGSTOP of a runner", lambda: runner.process.stop(seconds))
+    runner, seconds = a_runner(world), world.rng.uniform(0.5, 25.0)
+    if runner is not None:
+        at_an_await(world, runner.process, "SIGSTOP of a runner", partial(runner.process.stop, seconds))
 
 
 def leave(world: World) -> None:
-    for worker in world.rng.sample(world.living(), min(1, len(world.living()))):
+    worker = a_worker(world)
+    if worker is not None:
         world.fault("SIGTERM of an agent", worker.process.name)
         worker.leave()
 
@@ -100,19 +119,21 @@ def leave_all(world: World) -> None:
 
 
 def join(world: World) -> None:
-    world.add_worker()
+    if len(world.living()) < MOST_WORKERS:
+        world.add_worker()
 
 
 def coordinator_dies(world: World) -> None:
-    for coordinator in world.rng.sample(world.leading(), min(1, len(world.leading()))):
+    coordinator = a_coordinator(world)
+    if coordinator is not None:
         at_an_await(world, coordinator.process, "SIGKILL of a coordinator", coordinator.process.kill)
         world.hub.at(world.hub.now + world.rng.uniform(0.0, 5.0), world.add_coordinator)
 
 
 def coordinator_stops(world: World) -> None:
-    for coordinator in world.rng.sample(world.leading(), min(1, len(world.leading()))):
-        seconds = world.rng.uniform(1.0, 12.0)
-        at_an_await(world, coordinator.process, "SIGSTOP of a coordinator", lambda: coordinator.process.stop(seconds))
+    coordinator, seconds = a_coordinator(world), world.rng.uniform(1.0, 12.0)
+    if coordinator is not None:
+        at_an_await(world, coordinator.process, "SIGSTOP of a coordinator", partial(coordinator.process.stop, seconds))
 
 
 def coordinator_joins(world: World) -> None:
@@ -121,20 +142,29 @@ def coordinator_joins(world: World) -> None:
 
 
 def pause_job(world: World) -> None:
+    pause_for(world, world.rng.uniform(0.5, 8.0))
+
+
+def pause_long(world: World) -> None:
+    pause_for(world, world.rng.uniform(12.0, 16.0))
+
+
+def pause_for(world: World, seconds: float) -> None:
     job = world.rng.choice(list(world.jobs.values()))
     if world.view(job).desired == "running":
         world.desire(job, "paused")
-        world.hub.at(world.hub.now + world.rng.uniform(0.5, 8.0), resume_job, world, job)
+        world.hub.at(world.hub.now + seconds, resume_job, world, job)
 
 
-def resume_job(world: World, job: object) -> None:
-    if world.view(job).desired == "paused":  # type: ignore[arg-type]
-        world.desire(job, "running")  # type: ignore[arg-type]
+def resume_job(world: World, job: SimJob) -> None:
+    if world.view(job).desired == "paused":
+        world.desire(job, "running")
 
 
 def partition(world: World) -> None:
     machines = [m.process for m in [*world.living(), *world.leading()]]
-    for process in world.rng.sample(machines, min(1, len(machines))):
+    if machines:
+        process = world.rng.choice(machines)
         world.fault("cut off from the key-value store", process.name)
         world.kv.cut_off[process] = world.hub.now + world.rng.uniform(1.0, 15.0)
 
@@ -188,7 +218,7 @@ EVERY = [
 ]  # fmt: skip
 """All kinds."""
 
-STOPS = [stop_machine, stop_runner]
+STOPS = [stop_machine, stop_agent, stop_runner]
 
 GRACEFUL = [leave, leave, leave_all, join, join, coordinator_dies, coordinator_joins, pause_job, pause_job]
 """Nobody is lost by any of these: not one step may have to be computed again."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,16 +59,17 @@ def simulate(seed: int) -> Outcome:
 def set_up(world: World) -> str:
     """Jobs and machines. Returns what is special about this seed."""
     rng = world.rng
-    kind = rng.choice(["plain"] * 8 + ["poison", "raise", "hang", "cancel", "graceful"])
+    kind = rng.choice(["plain"] * 8 + ["poison", "raise", "hang", "cancel", "graceful", "graceful"])
     for number in range(2 if rng.random() < 0.15 else 1):
-        ests, steps = rng.randint(1, 9), rng.randint(8, 36)
-        every = rng.choice([1, 3, 5, 7, None])
+        ests, steps = rng.randint(1, 9), rng.randint(12, 45)
+        every = rng.choice([1, 2, 3, 5, 7, None])
         commits = {"commit_every": every} if every else {"commit_seconds": rng.choice([0.5, 2.0, 5.0])}
         died, raised = (rng.randint(1, 3), rng.randint(0, 2)) if number == 0 else (10_000, 0)
         spec = small_spec(
             f"job{number}", ests, steps, **commits,
             died=died if kind == "poison" else 10_000, raised=raised if kind == "raise" else 0,
-            min_workers=rng.choice([1, 1, 1, min(2, ests)]), max_workers=rng.choice([None, None, 2]),
+            min_workers=1 if kind == "graceful" else rng.choice([1, 1, 1, min(2, ests)]),
+            max_workers=rng.choice([None, None, 2]),
             evaluate_every=rng.choice([0, 0, 4]),
         )  # fmt: skip
         job = world.submit(spec)
@@ -107,7 +109,7 @@ def faulty_phase(world: World, kind: str) -> None:
     end = world.hub.now + rng.uniform(15.0, 45.0)
     if kind == "graceful":
         known, mean = misfortunes.GRACEFUL, rng.choice([1.0, 3.0])
-        world.graceful = True
+        world.graceful, world.on_plan = True, partial(upset, world)
     else:
         known = [what for what in misfortunes.EVERY if rng.random() < 0.4]
         if kind == "hang":  # steps that took long because they were stopped teach patience with those that hang
@@ -126,18 +128,28 @@ def faulty_phase(world: World, kind: str) -> None:
             world.hub.at(world.hub.now + rng.expovariate(1 / mean), again)
 
     world.hub.at(world.hub.now + rng.uniform(0.0, 3.0), again)
-    world.run(end - world.hub.now)
+    world.run(end - world.hub.now, world.all_over)
+
+
+def upset(world: World) -> None:
+    """Changes come while a change is under way: between two generations everything is in memory only."""
+    if world.rng.random() < 0.5:
+        change = world.rng.choice([misfortunes.pause_job, misfortunes.pause_long, misfortunes.leave, misfortunes.join])
+        world.hub.at(world.hub.now + world.rng.uniform(0.0, 0.6), change, world)
 
 
 def peace(world: World) -> None:
     """All faults end, and everything must come to its end."""
     world.note("=== peace")
+    world.on_plan = lambda: None
     world.faulty, world.faults = False, Faults()
+    world.step_seconds = 0.05  # what is left of the training teaches little
     world.kv.down_until = world.client.down_until = world.client.full_until = 0.0
     world.kv.cut_off.clear()
     for machine in [*world.workers, *world.coordinators, *world.runners]:
         machine.process.strike = None
-        machine.process.stopped_until = min(machine.process.stopped_until, world.hub.now + 1.0)
+        machine.process.stopped_until = 0.0
+        world.hub.at(world.hub.now, machine.process.go_on)
     for job in world.jobs.values():
         misfortunes.resume_job(world, job)
     while len([w for w in world.living() if not w.left]) < 2:

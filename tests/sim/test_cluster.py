@@ -10,6 +10,7 @@ import os
 
 import pytest
 import tally
+
 from sim.scenario import simulate
 
 FROM = int(os.environ.get("EASYSCALE_SIM_FROM", "0"))

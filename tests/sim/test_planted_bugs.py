@@ -11,10 +11,10 @@ import pytest
 import tally
 from easyscale.coordinator import coordinator, lease, planner, views
 from easyscale.coordinator.transactions import apply
-from easyscale.errors import CorruptError, EasyScaleError
+from easyscale.errors import CorruptError
 from easyscale.pipeline import agent, committer, lanes, messages, publishing, runner, runner_state, worker
 from easyscale.storage import blobs, commits, trees
-from sim import actors
+
 from sim.scenario import simulate
 
 if TYPE_CHECKING:
@@ -83,7 +83,9 @@ def head_by_list(patch: Patch) -> None:
 
     def load(self: Any, run: Any) -> Any:
         listed = sorted(self._store.list(f"jobs/{self._committer.job}/commits/"))
-        marker = commits.read_marker(self._store, self._committer.job, int(listed[-1].split("/")[-1])) if listed else None
+        marker = (
+            commits.read_marker(self._store, self._committer.job, int(listed[-1].split("/")[-1])) if listed else None
+        )
         if marker is not None and self._engine.step != run.step:
             base = messages.Base(step=marker.step, manifest=marker.manifest)
             run = msgspec.structs.replace(run, base=base)

@@ -80,6 +80,8 @@ class World:
         """Nobody is lost in this seed, so nothing may be computed twice."""
         self.hurt = False
         """Stored bytes were damaged: from now on a runner may meet what it cannot read."""
+        self.on_plan: Callable[[], None] = lambda: None
+        """What a story wants to happen when a generation is planned."""
         self.jobs: dict[str, SimJob] = {}
         self.workers: list[actors.SimWorker] = []
         self.coordinators: list[actors.SimCoordinator] = []
@@ -89,7 +91,7 @@ class World:
         self.worker_ttl = self.rng.choice([3.0, 6.0, 10.0])
         self.coordinator_ttl = self.rng.choice([3.0, 6.0])
         self.hang_floor = 6.0
-        self.step_seconds = self.rng.choice([0.1, 0.3])
+        self.step_seconds = self.rng.choice([0.2, 0.5, 0.9])
         self.judge = Judge(self)
         self.kv = LyingKV(self)
         self.client = FakeClient(self)
@@ -110,7 +112,9 @@ class World:
                     stack.callback(setattr, module, name, getattr(module, name))
                     setattr(module, name, value)
             structlog.configure(
-                processors=[self._logged], wrapper_class=structlog.make_filtering_bound_logger(20), cache_logger_on_first_use=False
+                processors=[self._logged],
+                wrapper_class=structlog.make_filtering_bound_logger(20),
+                cache_logger_on_first_use=False,
             )
             stack.callback(structlog.configure, **kept)
             try:
@@ -232,7 +236,7 @@ class World:
         return views.parse(self.kv.inner.range(keys.job(job.name))).jobs[job.name]
 
     def all_over(self) -> bool:
-        return all(self.judge.states.get(name) in records.TERMINAL for name in self.jobs)
+        return self.judge.over == len(self.jobs)
 
     def run(self, seconds: float, stop: Callable[[], bool] = lambda: False) -> None:
         """Let time pass, until the first violation."""
@@ -245,5 +249,3 @@ def small_spec(name: str, ests: int, steps: int, **changes: Any) -> JobSpec:
         name=name, script="train.py::build", code=DIGEST, data=DIGEST, samples=1000, ests=ests, batch_size=1,
         steps=steps, retries=Retries(died=changes.pop("died", 10_000), raised=changes.pop("raised", 0)), **changes,
     )  # fmt: skip
-
-

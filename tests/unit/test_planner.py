@@ -163,7 +163,7 @@ def test_losing_all_leaves_the_job_waiting_for_workers(story: Story) -> None:
 
 def test_a_leaving_worker_is_left_out_of_the_next_generation_without_charge(story: Story) -> None:
     story.running("a", "b", held=10)
-    story.worker("b", "running", step=12, leaving=True)
+    story.worker("b", "running", step=12, generation=1, leaving=True)
     assert story.decide(SOON) == ["job: generation 2 is a[0:4] (b leaves)", "b -> nothing"]
     assert status_of(story).attempts == {}
 
@@ -229,6 +229,36 @@ def test_a_member_that_claimed_is_watched_by_its_agent_not_by_us(story: Story) -
     for _ in range(5):
         story.beat()
         assert story.decide(CLAIM_SECONDS) == []
+
+
+def test_who_leaves_with_the_newest_state_brings_it_to_the_store_first(story: Story) -> None:
+    """A plan without it would fence its commit off, and steps that nobody was lost for would be made again."""
+    story.running("a", "b", held=5)
+    story.worker("a", "ready", step=7, leaving=True)
+    story.worker("b", "ready", step=5)
+    assert [line for line in story.decide(SOON) if "generation" in line] == []
+    story.head(7)
+    assert "job: generation 2 is b[0:4] (a leaves)" in story.decide(SOON)
+
+
+def test_who_leaves_in_the_middle_of_a_step_while_newcomers_join_is_waited_for(story: Story) -> None:
+    story.running("a", held=5)
+    story.worker("a", "running", step=7, generation=1)
+    story.plan(2, "a", "b")
+    story.worker("a", "running", step=7, generation=1, leaving=True)
+    story.worker("b", "ready")
+    assert [line for line in story.decide(SOON) if "generation" in line] == []
+    story.head(7)
+    assert "job: generation 3 is b[0:4] (a leaves)" in story.decide(SOON)
+
+
+def test_who_does_not_manage_to_hand_over_is_not_waited_for(story: Story) -> None:
+    story.running("a", "b", held=5)
+    story.worker("a", "ready", step=7, leaving=True)
+    story.worker("b", "ready", step=5)
+    story.decide(SOON)
+    story.beat()
+    assert "job: generation 2 is b[0:4] (a leaves)" in story.decide(CLAIM_SECONDS)
 
 
 # ---- the user's wishes and the end
