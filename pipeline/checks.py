@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from ..errors import ChangedError, SpecError
+from ..storage import trees
 from .data import check_dataset
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ def check_training(training: Training, spec: JobSpec) -> None:
     Raises:
         SpecError: what is wrong, and what to do.
         ChangedError: the dataset has another length than the job was submitted with.
+        UserError: a parameter or buffer of a kind that cannot be stored; it names it.
     """
     _check_model(training.model)
     _check_optimizer(training)
@@ -43,6 +45,8 @@ def _check_model(model: nn.Module) -> None:
             raise SpecError(f"module {name!r} makes sparse gradients", "use sparse=False")
     if any(nn.parameter.is_lazy(p) for p in (*model.parameters(), *model.buffers())):
         raise SpecError("the model has parameters without a shape yet", "run one forward pass in build()")
+    # Here, and not only at the first commit: sparse, quantised, meta and other tensors without plain bytes.
+    trees.flatten({"model": {"parameters": dict(model.named_parameters()), "buffers": dict(model.named_buffers())}})
     if not any(p.requires_grad for p in model.parameters()):
         raise SpecError("the model has no parameter that requires a gradient", "unfreeze something in build()")
 

@@ -186,7 +186,8 @@ class Committer:
     def writing(self, order: Order) -> Generator[messages.Publish, Answer, None]:
         """Write a commit; yields what must be published and takes the answer."""
         if not order.publish:
-            commits.upload_share(self._store, order.snapshot, *order.share)
+            commits.upload_share(self._store, order.snapshot, *order.share, overwrite=self.heal)
+            self.heal = False
             return
         step = order.snapshot.step
         self._check_finite(order.snapshot)

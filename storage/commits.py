@@ -7,6 +7,7 @@ fencing) is the coordinator's part.
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -51,6 +52,8 @@ class Snapshot:
     @classmethod
     def take(cls, step: int, tree: Any, reuse: Snapshot | None = None) -> Snapshot:
         """Copy a state (see `trees.flatten`), into the buffers of a snapshot nobody reads any more if one is given."""
+        # A state that says its step must be of this one: else the copy was taken from a later step.
+        assert not isinstance(tree, dict) or tree.get("step", step) == step, (tree["step"], step)
         skeleton, tensors = trees.flatten(tree)
         return cls(step, skeleton, trees.snapshot(tensors, reuse.tensors if reuse else None))
 
@@ -111,14 +114,17 @@ def nonfinite(snapshot: Snapshot) -> list[str]:
     ]
 
 
-def upload_share(store: ObjectStore, snapshot: Snapshot, index: int, count: int) -> list[str]:
+def upload_share(
+    store: ObjectStore, snapshot: Snapshot, index: int, count: int, *, overwrite: bool = False
+) -> list[str]:
     """Upload this replica's part of the packs, so that `count` replicas of one state share the work.
 
     Returns:
-        The digests of packs number `index`, `index + count`, ...
+        The digests of packs number `index`, `index + count`, ...; with `overwrite` of all, see `write_commit`.
     """
-    mine = packs.partition(snapshot.tensors)[index::count]
-    return at_once(lambda pack: put_blob(store, *packs.pieces(pack)), mine, weight)
+    parts = packs.partition(snapshot.tensors)
+    mine = parts if overwrite else parts[index::count]
+    return at_once(lambda pack: put_blob(store, *packs.pieces(pack), overwrite=overwrite), mine, weight)
 
 
 def write_commit(
@@ -149,7 +155,8 @@ def write_commit(
         history: JSON lines, a record per step since the parent.
         share: `(index, count)`: this replica's part of the upload; the others are expected to upload theirs.
         patience: seconds to wait for the packs of others before uploading them as well.
-        overwrite: send blobs even if they are there: heals those that `read_latest` found damaged.
+        overwrite: send all blobs, of whatever share, even if they are there: heals those that `read_latest` found
+            damaged.
         clock, sleep: a monotonic clock and a pause, in seconds.
 
     Returns:
@@ -162,12 +169,13 @@ def write_commit(
     """
     index, count = share
     parts = packs.partition(snapshot.tensors)
-    ours = set(range(index, len(parts), count))
+    ours = set(range(len(parts)) if overwrite else range(index, len(parts), count))
     entries, digests = store_packs(store, parts, ours, overwrite=overwrite)
     missing = wait_for(store, [i for i in range(len(parts)) if i not in ours], entries, patience, clock, sleep)
     for i in missing:
         log.info("commit.pack_adopted", job=job, step=snapshot.step, pack=entries[i].digest)
-        put_blob(store, *packs.pieces(parts[i]))
+        again = put_blob(store, *packs.pieces(parts[i]))
+        assert again == entries[i].digest, "the snapshot was written to while it was being committed"
     manifest = Manifest(
         format=FORMAT,
         job=job,
@@ -268,10 +276,13 @@ def read_latest(
 def chain(store: ObjectStore, manifest_digest: str) -> Iterator[tuple[str, Manifest]]:
     """Digest and manifest of a commit and of each of its ancestors, newest first. Raises as `read_manifest`."""
     digest: str | None = manifest_digest
+    step: float = math.inf
     while digest is not None:
         manifest = read_manifest(store, digest)
+        if manifest.step >= step:
+            raise CorruptError(f"{store.address}: manifest {digest} is of step {manifest.step} and parent of {step}")
         yield digest, manifest
-        digest = manifest.parent
+        digest, step = manifest.parent, manifest.step
 
 
 def _mark(store: ObjectStore, manifest: Manifest, digest: str) -> None:

@@ -12,6 +12,7 @@ import errno
 import mmap
 import os
 import secrets
+import shutil
 import stat
 import time
 from contextlib import contextmanager, suppress
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from ..errors import AddressError, NotFoundError, OutcomeUnknownError, UnavailableError
-from .objects import KEY_PATTERN, check_key
+from .objects import KEY_PATTERN, check_key, length
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,6 +34,9 @@ TEMPORARY = "~tmp"
 
 ABANDONED_AFTER = 24 * 3600.0
 """Seconds after which the temporary file of a process that died is swept away by the next one to open the store."""
+
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+"""What the kernel answers when a write does not fit: disk full, quota, limit of file sizes."""
 
 WRITE_BUFFER = 1 << 20
 """Bytes of small pieces that are gathered for one write; larger pieces are written from where they are."""
@@ -92,7 +96,8 @@ class FileStore:
     def put(self, key: str, data: Body, *, durable: bool = True) -> None:
         """See `ObjectStore.put`. Raises `UnavailableError` (disk full, read-only, ...) with the old object intact."""
         path = self.path(key)
-        with self._explained("write", path), self._temporary_file(data, durable=durable) as temporary:
+        explained = self._explained("write", path, length(data))
+        with explained, self._temporary_file(data, durable=durable) as temporary:
             _place(path, lambda: temporary.replace(path))
         if durable:
             self._settle(path)
@@ -100,7 +105,8 @@ class FileStore:
     def create(self, key: str, data: Data) -> bool:
         """See `ObjectStore.create`. Raises `UnavailableError` (disk full, ...) when nothing was created."""
         path = self.path(key)
-        with self._explained("create", path), self._temporary_file(data, durable=True) as temporary:
+        explained = self._explained("create", path, length(data))
+        with explained, self._temporary_file(data, durable=True) as temporary:
             try:
                 # A link, unlike a rename, fails when the name is taken: that makes exactly one winner.
                 _place(path, lambda: os.link(temporary, path))
@@ -154,11 +160,23 @@ class FileStore:
             raise UnavailableError(f"{self.address}: cannot list {error.filename}: {_reason(error)}") from error
 
     @contextmanager
-    def _explained(self, doing: str, path: Path) -> Iterator[None]:
+    def _explained(self, doing: str, path: Path, needed: int = 0) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            raise UnavailableError(f"{self.address}: cannot {doing} {path}: {_reason(error)}") from error
+            room = self._room(needed) if error.errno in NO_ROOM else ""
+            raise UnavailableError(f"{self.address}: cannot {doing} {path}: {_reason(error)}{room}") from error
+
+    def _room(self, needed: int) -> str:
+        """How much there should be, how much there is, and what to do."""
+        free = "an unknown amount"
+        with suppress(OSError):
+            free = f"{shutil.disk_usage(self._root).free / 1e6:.1f} MB"
+        return (
+            f": {needed / 1e6:.1f} MB needed, {free} free\n"
+            f"  make room on the disk of {self._root} (or raise its quota, or the limit of file sizes): what was "
+            "committed before is intact, and the next commit is tried without your help"
+        )
 
     def _folders(self, path: Path) -> tuple[Path, ...]:
         """The folders that lead to a file, from the innermost to the root of the store."""

@@ -75,10 +75,12 @@ def read_pack(store: ObjectStore, pack: PackEntry, wanted: list[TensorEntry]) ->
     data = store.view(blob_key(pack.digest))
     problem = ""
     try:
+        if len(data) != pack.length:
+            raise CorruptError(f"is damaged: it has {len(data)} bytes instead of {pack.length}")
         tensors, exact = _checked(packs.decode(data), wanted)
     except CorruptError as error:
         tensors, exact, problem = {}, False, str(error)
-    if not exact and (found := blob_digest(data)) != pack.digest:
+    if not problem and not exact and (found := blob_digest(data)) != pack.digest:
         problem = f"is damaged: its {len(data)} bytes have the digest {found}"
     if problem:
         raise CorruptError(f"{store.address}: {blob_key(pack.digest)} {problem}")

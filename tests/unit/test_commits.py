@@ -391,6 +391,42 @@ def test_a_torn_blob_that_no_commit_names_yet_is_sent_again_by_the_next_commit(l
     assert commits.read_commit(store, commit.manifest_digest)[0].state_digest == commit.state_digest
 
 
+@pytest.mark.parametrize("share", [(0, 2), (1, 2), (2, 3)])
+def test_whoever_heals_sends_the_packs_of_the_others_too(share: tuple[int, int]) -> None:
+    for heal in (
+        lambda store: write(store, overwrite=True, share=share),
+        lambda store: commits.upload_share(store, commits.Snapshot.take(3, tree()), *share, overwrite=True),
+    ):
+        store = MemoryStore()
+        commit = write(store)
+        for pack in manifests.read_manifest(store, commit.manifest_digest).packs:
+            damage(store, blob_key(pack.digest))
+        heal(store)
+        commits.read_commit(store, commit.manifest_digest)
+
+
+def test_a_snapshot_of_another_step_than_it_is_taken_for_is_a_bug_and_not_a_commit() -> None:
+    with pytest.raises(AssertionError, match="4"):
+        commits.Snapshot.take(3, tree(4))
+
+
+def test_a_parent_of_the_same_or_a_later_step_is_corrupt() -> None:
+    store = MemoryStore()
+    first = write(store, tree(5))
+    second = write(store, tree(4), first.manifest_digest)
+    with pytest.raises(CorruptError, match="of step 5 and parent of 4"):
+        list(commits.chain(store, second.manifest_digest))
+
+
+def test_a_pack_of_another_length_than_its_manifest_says_is_corrupt() -> None:
+    store = MemoryStore()
+    commit = write(store)
+    pack = manifests.read_manifest(store, commit.manifest_digest).packs[0]
+    store.put(blob_key(pack.digest), store.get(blob_key(pack.digest)) + b"tail")
+    with pytest.raises(CorruptError, match=f"{pack.length + 4} bytes instead of {pack.length}"):
+        commits.read_commit(store, commit.manifest_digest)
+
+
 def test_a_damaged_marker_is_not_taken_for_divergence() -> None:
     store = MemoryStore()
     commit = write(store)

@@ -86,6 +86,33 @@ def test_a_dataset_of_another_length_and_a_state_of_another_model_are_refused() 
     assert toys.digest(engine) == before
 
 
+def with_tensor(kind: str, tensor: Tensor) -> nn.Module:
+    model = nn.Linear(64, 10)
+    if kind == "buffers":
+        model.register_buffer("odd", tensor)
+    else:
+        model.register_parameter("odd", nn.Parameter(tensor))
+    return model
+
+
+@pytest.mark.filterwarnings("ignore:.*quantize_per_tensor")
+@pytest.mark.parametrize(
+    ("kind", "make", "named"),
+    [
+        ("buffers", lambda: torch.eye(3).to_sparse(), "torch.sparse_coo"),
+        ("parameters", lambda: torch.eye(3).to_sparse(), "torch.sparse_coo"),
+        ("buffers", lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8), "torch.qint8"),
+        ("buffers", lambda: torch.empty(3, device="meta"), "device meta"),
+        ("parameters", lambda: torch.empty(3, device="meta"), "device meta"),
+    ],
+)
+def test_a_tensor_that_cannot_be_stored_is_refused_at_the_start_and_not_at_the_first_commit(
+    kind: str, make: Callable[[], Tensor], named: str
+) -> None:
+    with pytest.raises(UserError, match=f"model/{kind}/odd.*{named}"):
+        toys.engine(changed(model=with_tensor(kind, make())), toys.spec())
+
+
 def test_a_scheduler_whose_numbers_cannot_be_stored_is_refused_at_once() -> None:
     def numpy_rates(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LambdaLR:
         return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: np.cos(t / 100))
