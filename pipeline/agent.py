@@ -34,6 +34,9 @@ BEAT_SECONDS = 1.0
 PLAN_SECONDS = 2.0
 """How long a worker that leaves waits for a plan without it before it takes the others to be leaving too."""
 
+KEEP_SECONDS = 5.0
+"""How long a state that is not committed is kept by a worker that has lost its assignment: it may get it back."""
+
 MAX_MESSAGE, MAX_TRACEBACK = 4_000, 16_000
 """Bytes of an exception that go into a key; values stay under `kv.MAX_VALUE`."""
 
@@ -237,7 +240,10 @@ class Agent:
             # Nobody must wait for partials of mine; and a generation that stopped to pause needs a successor.
             yield from self._release(job)
         if job.over or (assigned != runner.job and slot is None):
-            yield from runner.stop(now)
+            # Without a lease we were no worker, and lost the assignment too. What only we hold is worth a moment.
+            unsaved = not job.over and assigned is None and runner.held > job.base[0]
+            if not unsaved or now - runner.stopped_at >= KEEP_SECONDS:
+                yield from runner.stop(now)
             return
         refusal = self._unlike(runner, job)
         if refusal is not None:
