@@ -37,10 +37,17 @@ def submitted(cluster: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_workers_that_lack_what_a_job_needs_refuse_it_by_name_and_another_one_runs_it(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disk: Callable[..., Path]
+    cluster: Cluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    disk: Callable[..., Path],
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     path = os.environ.get("PYTHONPATH", "")
     job = submitted(cluster, tmp_path, monkeypatch)
+    warning = [line for line in capfd.readouterr().err.splitlines() if "submit.module_elsewhere" in line]
+    assert len(warning) == 1, "the submit said which module does not travel, and of no other"
+    assert '"far_away"' in warning[0]
     with_module = os.environ["PYTHONPATH"]
     patch = tmp_path / "patch"
     patch.mkdir()
