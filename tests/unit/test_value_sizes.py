@@ -37,9 +37,13 @@ def largest_spec() -> JobSpec:
 
 
 def test_the_record_of_the_largest_job_is_small() -> None:
-    record = _record(largest_spec(), DIGEST, DIGEST)
-    assert len(records.encode(record)) < 1000
+    spec = largest_spec()
+    assert len(records.encode(_record(spec, DIGEST, DIGEST))) < 1000
+    spec = msgspec.structs.replace(spec, max_workers=None)
+    record = _record(spec, DIGEST, DIGEST)
     assert record.max_workers == MOST_WORKERS, "more members than a plan can name are never planned"
+    few = msgspec.structs.replace(spec, ests=4, min_workers=1)
+    assert _record(few, DIGEST, DIGEST).max_workers is None
 
 
 def test_the_plan_with_the_most_members_and_the_longest_names_is_small() -> None:
