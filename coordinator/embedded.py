@@ -257,7 +257,10 @@ class EmbeddedStore:
 
     def _unfit(self, error: Exception) -> AddressError:
         if isinstance(error, sqlite3.Error) and _primary_code(error) in _DAMAGED:
-            hint = "move it away, with its -wal and -shm files, or give another one (option --kv or EASYSCALE_KV)"
+            hint = (
+                "give another file (option --kv or EASYSCALE_KV); if this one was EasyScale's, move it away with its "
+                "-wal and -shm files"
+            )
         else:
             hint = "give a file in a local folder that can be written (option --kv or EASYSCALE_KV)"
         return AddressError(f"key-value store {self._path} cannot be used: {error}", hint)

@@ -207,7 +207,10 @@ def _name(folder: Path, path: Path) -> str:
     try:
         name.encode()
     except UnicodeEncodeError:
-        raise ScriptError(f"file name {name!r} in {folder} is not valid UTF-8", "rename the file") from None
+        raise ScriptError(
+            f"file name {name!r} in {folder} is not valid UTF-8 in this locale",
+            "rename the file, or use a UTF-8 locale (LC_ALL=C.UTF-8)",
+        ) from None
     if not _is_safe(name):
         raise ScriptError(f"file name {name!r} in {folder} cannot be used everywhere", "rename the file")
     return name

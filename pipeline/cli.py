@@ -54,6 +54,7 @@ HINTS = {
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
     errno.EAGAIN: "no process or thread can be started: raise the limit (ulimit -u), or end some",
     errno.ENOMEM: "free some memory",
+    errno.E2BIG: "large settings belong in the script",
 }
 """What to do when the system refuses something, by its error number."""
 

@@ -6,8 +6,8 @@ bit for every dtype; reading it runs no code.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
+from json import dumps, loads  # by name: a user's script may put something else in their place
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -59,7 +59,7 @@ class Contribution:
             }
         )
         dtypes = {name: str(tensor.dtype).removeprefix("torch.") for name, tensor in tensors.items()}
-        structure = json.dumps([skeleton, dtypes]).encode()
+        structure = dumps([skeleton, dtypes]).encode()
         host = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
         host[_STRUCTURE] = torch.frombuffer(bytearray(structure), dtype=torch.uint8)
         return packs.encode(host)
@@ -73,7 +73,7 @@ class Contribution:
         """
         try:
             raw = packs.decode(data)
-            skeleton, dtypes = json.loads(raw.pop(_STRUCTURE).numpy().tobytes())
+            skeleton, dtypes = loads(raw.pop(_STRUCTURE).numpy().tobytes())
             tensors = {name: packs.unstored(tensor, trees.DTYPES[dtypes[name]]) for name, tensor in raw.items()}
             tree = trees.restore(skeleton, tensors)
             return Contribution(

@@ -29,7 +29,7 @@ from .. import errors, logs
 from ..errors import ScriptError, SpecError, UserError
 from .bundle import Bundle
 from .job import parse_settings
-from .script import MODULE_NAME, entry_of, explained, jobs_in, load, pick, python_command
+from .script import ENCODING, MODULE_NAME, entry_of, explained, jobs_in, load, pick, python_command
 from .spec import JobSpec  # noqa: TC001  # msgspec reads it at run time
 
 if TYPE_CHECKING:
@@ -163,7 +163,8 @@ def inspect_script(
 
 
 def _run(command: Sequence[str], stdout: int, timeout: float, path: Path) -> int:
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, start_new_session=True)
+    env = {**os.environ, "PYTHONIOENCODING": ENCODING}
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, start_new_session=True, env=env)
     ended = threading.Event()
 
     def notice_end() -> None:

@@ -16,6 +16,7 @@ import msgspec
 
 from . import messages
 from .runner import Environment
+from .script import ENCODING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,7 +65,7 @@ class RunnerProcess:
                 stderr=output,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
-                env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": ENCODING},
             )
         theirs.close()
         self._reader = threading.Thread(target=self._read, name="easyscale-runner", daemon=True)

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 MODULE_NAME = "__easyscale_job__"
 """The script's name in `sys.modules`: not `__main__`, so what it guards against being imported does not run."""
 
+ENCODING = "utf-8:backslashreplace"
+"""PYTHONIOENCODING of processes that run user code: a worker's locale must not decide whether a `print` fails."""
+
 MAX_FRAMES = 8
 """Frames of the user's that are shown of a traceback: the innermost."""
 
@@ -247,20 +250,18 @@ def _source(path: Path) -> bytes:
         )
     if b"\0" in source:
         raise ScriptError(f"{path} is not a Python script: it holds binary data", "check the path")
+    hint = "save it as UTF-8, or name its encoding in its first line: # -*- coding: latin-1 -*-"
     try:
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
+        encoding = tokenize.detect_encoding(io.BytesIO(source).readline)[0]
+    except SyntaxError as error:
+        if "unknown encoding" in str(error):
+            raise ScriptError(f"{path} cannot be read as text: {error.msg}", hint) from None
+        encoding = "utf-8"  # its first lines are not, but say nothing else
+    try:
         source.decode(encoding)
     except UnicodeDecodeError as error:
-        line = source.count(b"\n", 0, error.start) + 1
-        raise ScriptError(
-            f"{path} is not valid {error.encoding.upper()}: byte {source[error.start]:#04x} in line {line}",
-            "save it as UTF-8, or name its encoding in its first line: # -*- coding: latin-1 -*-",
-        ) from None
-    except SyntaxError as error:  # an encoding that there is not, or bytes in the first lines that are not UTF-8
-        raise ScriptError(
-            f"{path} cannot be read as text: {error.msg}",
-            "save it as UTF-8, or name its encoding in its first line: # -*- coding: latin-1 -*-",
-        ) from None
+        where = f"byte {source[error.start]:#04x} in line {source[: error.start].count(10) + 1}"
+        raise ScriptError(f"{path} is not valid {error.encoding.upper()}: {where}", hint) from None
     return source
 
 

@@ -6,13 +6,16 @@ import difflib
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import structlog
 
 from ..coordinator import keys, records, views
-from ..errors import UserError, shown
+from ..errors import CorruptError, UserError, shown
 
 if TYPE_CHECKING:
     from ..coordinator.kv import KeyValueStore
 
+
+log = structlog.get_logger()
 
 SHOWN_NAMES = 20
 
@@ -94,9 +97,21 @@ def summarize(view: views.JobView) -> Summary:
 
 
 def read_job(kv: KeyValueStore, name: str) -> views.JobView | None:
-    """The picture of one job's keys, or None if there is no such job."""
-    view = views.parse(kv.range(keys.job(name))).jobs.get(name)
-    return view if view is not None and view.spec is not None else None
+    """The picture of one job's keys, or None if there is no such job.
+
+    Raises:
+        CorruptError: there is one, but its record cannot be read.
+    """
+    picture = views.parse(kv.range(keys.job(name)))
+    view = picture.jobs.get(name)
+    if view is not None and view.spec is not None:
+        return view
+    if broken := [what for what in picture.damaged if what.startswith(keys.spec(name))]:
+        raise CorruptError(
+            f"job {name!r} at {kv.address} cannot be read: {broken[0]}\n"
+            "  another version of EasyScale wrote it, or it was damaged; nothing was changed"
+        )
+    return None
 
 
 def no_such_job(kv: KeyValueStore, name: str) -> UserError:
@@ -113,8 +128,11 @@ def no_such_job(kv: KeyValueStore, name: str) -> UserError:
 
 
 def read_jobs(kv: KeyValueStore) -> list[views.JobView]:
-    """All jobs, by precedence: priority, then age."""
-    jobs = [job for job in views.parse(kv.range(keys.JOBS)).jobs.values() if job.spec is not None]
+    """All jobs that can be read, by precedence: priority, then age."""
+    view = views.parse(kv.range(keys.JOBS))
+    for what in view.damaged:
+        log.warning("jobs.unreadable", what=what)
+    jobs = [job for job in view.jobs.values() if job.spec is not None]
     return sorted(jobs, key=lambda job: (-_spec(job).value.priority, _spec(job).kv.create_revision))
 
 

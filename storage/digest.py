@@ -7,8 +7,8 @@ which of its many bit patterns a NaN has. How the bytes are stored has other dig
 from __future__ import annotations
 
 import hashlib
-import json
 import sys
+from json import dumps  # by name: what a user's script puts in its place must not reach a digest
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -54,7 +54,7 @@ def raw_digest(tensor: torch.Tensor) -> str:
 
 def state_digest(skeleton: Skeleton, tensor_digests: Mapping[str, str]) -> str:
     """SHA-256 (hex) of a state, from its skeleton (see `trees.flatten`) and the digests of its tensors by name."""
-    meaning = json.dumps(_meaning(skeleton, tensor_digests), separators=(",", ":"))
+    meaning = dumps(_meaning(skeleton, tensor_digests), separators=(",", ":"))
     return hashlib.sha256(b"easyscale state 1\n" + meaning.encode()).hexdigest()
 
 
@@ -117,7 +117,7 @@ def _meaning(node: Skeleton, digests: Mapping[str, str]) -> Any:
     ((tag, content),) = node.items()
     if tag == "dict":
         entries = [[key, _meaning(value, digests)] for key, value in content]
-        return {tag: sorted(entries, key=lambda entry: json.dumps(entry[0]))}
+        return {tag: sorted(entries, key=lambda entry: dumps(entry[0]))}
     if tag == "tuple":
         return {tag: _meaning(content, digests)}
     return {tag: digests[content]} if tag == "tensor" else node

@@ -7,9 +7,9 @@ which type they truly have is for the manifest to say.
 
 from __future__ import annotations
 
-import json
 import math
 import struct
+from json import dumps  # by name: a user's script may put something else in its place
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
@@ -117,7 +117,7 @@ def pieces(pack: Pack) -> list[Data]:
         code, shape = _CODES[views[name].dtype], list(views[name].shape)
         header[name] = {"dtype": code, "shape": shape, "data_offsets": [offset, end]}
         offset = end
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text = dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     return [_LENGTH.pack(len(text)) + text, *(bytes_of(views[name]) for name in names)]
 

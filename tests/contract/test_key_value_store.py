@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from easyscale.coordinator.kv import (
+    MAX_VALUE,
     Compare,
     Delete,
     KeyValueStore,
@@ -19,7 +20,7 @@ from easyscale.coordinator.kv import (
     open_kv,
     unchanged,
 )
-from easyscale.errors import AddressError, LeaseGoneError
+from easyscale.errors import AddressError, LeaseGoneError, TooLargeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -196,6 +197,14 @@ def test_a_key_written_twice_in_one_transaction_is_refused(store: KeyValueStore,
         with pytest.raises(ValueError, match="twice"):
             store.txn([], operations)
     assert store.range(prefix) == []
+
+
+def test_a_value_that_is_too_large_is_refused_whole_and_names_its_key(store: KeyValueStore, prefix: str) -> None:
+    operations = [Put(f"{prefix}small", b"x" * MAX_VALUE), Put(f"{prefix}large", b"x" * (MAX_VALUE + 1))]
+    with pytest.raises(TooLargeError, match=rf"{prefix}large' would have 100,001 bytes of at most 100,000"):
+        store.txn((), operations)
+    assert store.range(prefix) == []
+    assert store.txn((), operations[:1]).succeeded
 
 
 def test_unchanged_sees_every_write_also_of_the_same_value(store: KeyValueStore, prefix: str) -> None:

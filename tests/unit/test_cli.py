@@ -7,6 +7,7 @@ runs in this one, with the inspection of the script played, since a real one imp
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -22,7 +23,7 @@ from easyscale import __version__
 from easyscale.coordinator import etcd, keys, records
 from easyscale.coordinator.embedded import EmbeddedStore
 from easyscale.coordinator.kv import Put
-from easyscale.pipeline import cli, inspect
+from easyscale.pipeline import cli, cli_options, inspect
 from easyscale.pipeline.bundle import Bundle
 from easyscale.pipeline.joblogs import chunk_key
 from easyscale.pipeline.spec import JobSpec
@@ -327,6 +328,7 @@ def test_a_folder_that_cannot_be_written_is_told(desk: Desk) -> None:
     [
         (["jobs", "-o", "yaml"], "yaml"),
         (["run", "train.py", "--workers", "0"], "--workers"),
+        (["run", "train.py", "--workers", "10000"], "--workers"),
         (["run", "train.py", "--workers", "many"], "--workers"),
         (["run"], "SCRIPT"),
         (["rnu", "train.py"], "rnu"),
@@ -352,6 +354,8 @@ def test_a_mistyped_command_is_told_with_how_to_get_help(desk: Desk, arguments: 
         (["worker", "--name", "a/b"], ["'a/b'", "--name"]),
         (["submit", "train.py", "--set", "=3"], ["'=3'", "KEY=VALUE"]),
         (["run", "train.py", "--set", "seed"], ["'seed'", "KEY=VALUE"]),
+        (["run", "train.py", "--set", "x" * 90_000], ["(90002 characters)", "KEY=VALUE"]),
+        (["run", "train.py", "--set", "seed=1", "--set", "seed=2"], ["--set seed is given twice", "give it once"]),
     ],
 )
 def test_a_value_that_no_option_takes_is_told(desk: Desk, arguments: list[str], words: list[str]) -> None:
@@ -396,9 +400,29 @@ def test_an_unknown_job_is_told(desk: Desk, command: str) -> None:
     kv.close()
 
 
-def test_the_jobs_that_there_are_are_named(desk: Desk) -> None:
-    desk.run("submit", "train.py")
-    refused(desk.run("show", "dmeo"), "there are: demo")
+def test_the_jobs_that_there_are_are_named_and_the_likeliest_first(desk: Desk) -> None:
+    for name in ("demo", "digits", "gpt"):
+        desk.run("submit", "train.py", "--name", name)
+    for command in ("show", "watch", "logs", "pause", "resume", "cancel", "retry"):
+        refused(desk.run(command, "dmeo"), "did you mean demo? there are: demo, digits, gpt")
+    assert "did you mean" not in desk.run("show", "unlike").err
+    refused(desk.run("show", "x" * 10**6), "there is no job 'xxx", "(1000002 characters)")
+
+
+def test_of_many_jobs_some_are_named(desk: Desk) -> None:
+    for number in range(25):
+        desk.put(keys.spec(f"job{number:02d}"), records.JobRecord(name="x", spec="s", code="c", steps=1, ests=1))
+    refused(desk.run("show", "unlike"), "job19 and 5 more (`easyscale jobs`)")
+
+
+def test_a_system_that_refuses_is_told_without_a_traceback(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def inspect_script(*_: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device", "/tmp/x")
+
+    monkeypatch.setattr(inspect, "inspect_script", inspect_script)
+    ran = desk.run("submit", "train.py")
+    assert ran.code == 1
+    assert ran.error.startswith("error: /tmp/x: No space left on device\n  free some room")
 
 
 @pytest.mark.parametrize("command", ["pause", "resume", "cancel", "retry"])
@@ -444,6 +468,15 @@ def one_value(ran: Ran) -> Any:
     assert ran.out.endswith("\n")
     assert ran.out.count("\n") == 1, ran.out
     return json.loads(ran.out)
+
+
+@pytest.mark.parametrize(("encoding", "text"), [("utf-8", '{"name": "\u5b9f"}\n'), ("ascii", '{"name": "\\u5b9f"}\n')])
+def test_json_is_json_whatever_the_terminal_can_show(monkeypatch: pytest.MonkeyPatch, encoding: str, text: str) -> None:
+    out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    monkeypatch.setattr(sys, "stdout", out)
+    cli_options.print_json({"name": "\u5b9f"})
+    out.flush()
+    assert out.buffer.getvalue().decode("utf-8") == text  # type: ignore[attr-defined]
 
 
 def test_listings_are_one_json_value(desk: Desk) -> None:

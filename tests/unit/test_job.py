@@ -68,12 +68,37 @@ def test_a_job_cannot_be_changed() -> None:
         ({"retries": {"died": "often"}}, r"retries is .*often.*\n.*\"died\": int"),
         ({"retries": 3}, r"retries is 3"),
         ({"files": "configs/*.toml"}, r"files is 'configs/\*\.toml'\n.*list"),
+        ({"files": None}, r"files is None\n.*list"),
+        ({"files": ["*.txt"] * 200_000}, r"files has 200000 globs\n.*100 are allowed"),
+        ({"ests": 10**6}, r"ests is 1000000\n.*between 1 and 65,536"),
+        ({"epochs": 10**30}, r"epochs is 10{30}\n.*between 1 and 999,999,999,999"),
+        ({"seed": -1}, r"seed is -1\n.*at least 0"),
+        ({"seed": 10**5000}, r"seed is a number of 16610 bits\n.*between 0 and"),
+        ({"ests": [1] * 10**6}, r"ests is \[1, 1.*\.\.\. \(3000000 characters\)\n.*int"),
+        ({"threads": 10**9}, r"threads is 1000000000\n.*between 1 and 1,024"),
+        ({"loaders": 10_000}, r"loaders is 10000\n.*between 0 and 256"),
+        ({"min_workers": 0}, r"min_workers is 0\n.*at least 1"),
+        ({"max_workers": 10_000}, r"max_workers is 10000\n.*between 1 and 800"),
+        ({"priority": 10**9}, r"priority is 1000000000\n.*between -1,000,000 and 1,000,000"),
+        ({"commit_every": 0}, r"commit_every is 0\n.*at least 1"),
+        ({"commit_every": 10**15}, r"commit_every is 1000000000000000\n.*between 1 and"),
+        ({"commit_seconds": float("inf")}, r"commit_seconds is inf\n.*between 0\.001 and"),
+        ({"commit_seconds": float("nan")}, r"commit_seconds is nan\n.*between 0\.001 and"),
+        ({"commit_seconds": -1}, r"commit_seconds is -1\.0\n.*at least 0\.001"),
+        ({"commit_seconds": 1e-9}, r"commit_seconds is 1e-09\n.*at least 0\.001"),
+        ({"clip_norm": float("nan")}, r"clip_norm is nan\n.*positive and finite"),
+        ({"ema": float("nan")}, r"ema is nan\n.*0 <= ema < 1"),
+        ({"retries": {"died": -1}}, r"retries has died -1\n.*between 0 and 1,000,000"),
+        ({"retries": {"raised": 10**9}}, r"retries has raised 1000000000\n"),
+        ({"retries": {"dead": 1}}, r"retries is \{'dead': 1\}\n.*unknown field `dead`"),
+        ({"retries": {str(i): i for i in range(200_000)}}, r"retries is .*characters\)\n.*unknown field"),
     ],
 )
 def test_a_wrong_setting_is_named_with_what_is_expected(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError, match=message) as caught:
         job(**settings)
     assert "demo" in caught.value.what
+    assert len(str(caught.value)) < 1000, "more than a screen, of something that was too large"
 
 
 def test_a_missing_setting_is_named() -> None:
@@ -81,10 +106,37 @@ def test_a_missing_setting_is_named() -> None:
         Job("demo", build, ests=1, steps=1)  # type: ignore[typeddict-item]
 
 
-@pytest.mark.parametrize("name", ["", "a/b", ".hidden", "ö", "a b", "x" * 101, 7])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "a/b",
+        ".hidden",
+        "ö",
+        "a b",
+        "x" * 101,
+        7,
+        "..",
+        ".",
+        "../../etc",
+        "a\nb",
+        "a\n",
+        "a\0",
+        "x" * 300,
+        "x" * 10**6,
+        "実験/ü #1?",
+        "\udc80",
+        "-rf",
+        "\u0661",
+        None,
+    ],
+    ids=lambda name: repr(name)[:20],
+)
 def test_a_name_that_cannot_be_a_key_is_refused(name: Any) -> None:
-    with pytest.raises(SpecError, match="name"):
+    with pytest.raises(SpecError, match="name") as caught:
         Job(name, build, **GIVEN)
+    assert len(str(caught.value)) < 400
+    assert "\n" not in caught.value.what
 
 
 def test_retries_may_be_a_dict_or_retries() -> None:
@@ -160,6 +212,19 @@ def test_text_from_the_command_line_is_read_by_the_type_of_the_setting() -> None
 def test_text_that_is_no_value_of_the_setting_is_refused(key: str, text: str) -> None:
     with pytest.raises(SpecError, match=key):
         parse_settings({key: text})
+
+
+def test_a_value_from_the_command_line_that_never_ends_is_cut_short() -> None:
+    with pytest.raises(SpecError, match=r"^--set 'retries=.*\.\.\. \(100\d+ characters\) is not a value") as caught:
+        parse_settings({"retries": '{"a":' * 20_000})
+    assert len(str(caught.value)) < 300
+
+
+def test_a_job_that_is_too_long_for_its_commits_to_be_numbered_is_refused_when_its_data_are_known() -> None:
+    known: Any = {"script": "a.py", "code": "c", "data": "d"}
+    assert job(epochs=10**11).spec(**known, samples=32).total_steps == 10**11
+    with pytest.raises(SpecError, match=r"100000000000 epochs are 1,000,000,000,000 steps\n.*999,999,999,999"):
+        job(epochs=10**11).spec(**known, samples=320)
 
 
 def test_a_script_that_submits_while_it_is_only_read_is_told_so(tmp_path: Any) -> None:
