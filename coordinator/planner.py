@@ -148,7 +148,7 @@ class Planner:
             job = replace(job, reports=dict(sorted(job.reports.items())[:MAX_COUNTED]))
         status = job.status.value if job.status else records.Status()
         lost = self._lost(job, alive, now)
-        if _stopping(job, lost, alive) and not self._let_go(job, alive, now):
+        if _stopping(job, lost, allotted) and not self._let_go(job, alive, now):
             lost = {}  # their generation goes on: they are counted when it ends, and only then
         status = self._count(job, status, lost, alive, now)
         status = self._finish(job, status, now)
@@ -313,7 +313,7 @@ class Planner:
         """The members of the next generation, or None to leave things as they are."""
         if status.state in records.TERMINAL:
             return () if job.members else None
-        if _stopping(job, lost, alive):
+        if _stopping(job, lost, allotted):
             # Members commit under this generation what only they hold; only when they have let go may it end.
             return () if self._let_go(job, alive, now) else None
         candidates = [w for w in allotted if w not in lost and self._can_serve(job, alive[w], now)]
@@ -405,9 +405,9 @@ def _willing(record: records.WorkerRecord, job: JobView) -> bool:
     return record.only in (None, job.name) and _spec(job).spec not in record.refusals
 
 
-def _stopping(job: JobView, lost: dict[str, records.Cause], alive: dict[str, records.WorkerRecord]) -> bool:
-    """Whether all members stop for good, because the job pauses or because they leave, and none of them failed."""
-    going = all(alive[member.worker].leaving for member in job.members if member.worker in alive)
+def _stopping(job: JobView, lost: dict[str, records.Cause], allotted: list[str]) -> bool:
+    """Whether all members stop for good, as the job pauses, they leave or others need them, and none of them failed."""
+    going = not any(member.worker in allotted for member in job.members)
     willing = all(cause == "preempted" for cause in lost.values())
     return bool(job.members) and (going or job.desired == "paused") and willing
 
