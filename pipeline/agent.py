@@ -232,7 +232,7 @@ class Agent:
         if job.desired == "paused" and slot is not None and not job.over:
             yield from self._pause(runner, job, slot, claimed)
             return
-        # A generation that stopped needs a successor; if whoever made it stop has thought better of it, none is planned.
+        # A generation that stopped needs a successor; if whoever made it stop thought better of it, none is planned.
         patience = {"pause": 0.0, "leave": PLAN_SECONDS}.get(runner.stopped)
         stopped = runner.started == job.generation and patience is not None and now - runner.stopped_at >= patience
         if job.over or slot is None or stopped:

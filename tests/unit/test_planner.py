@@ -262,9 +262,11 @@ def test_who_does_not_manage_to_hand_over_is_not_waited_for(story: Story) -> Non
 
 
 def test_members_that_are_all_wanted_elsewhere_commit_before_their_generation_ends(story: Story) -> None:
-    story.job("low", priority=0)
+    story.job("job", desired="paused")
+    story.decide()
+    story.job("low")
     story.running("a", held=5, name="low")
-    story.job("job", priority=9)
+    story.job("job", desired="running", priority=9)
     lines = story.decide(SOON)
     assert "a -> job" in lines
     assert [line for line in lines if "low: generation" in line] == []
