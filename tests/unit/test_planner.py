@@ -273,7 +273,7 @@ def test_members_that_are_all_wanted_elsewhere_commit_before_their_generation_en
     story.worker("a", "ready", "low", step=7)
     story.head(7, name="low")
     story.delete(keys.claim("low", 1, 0))
-    assert "low: generation 2 is nobody (a leaves)" in story.decide(SOON)
+    assert "low: generation 2 is nobody (a: preempted)" in story.decide(SOON)
 
 
 # ---- the user's wishes and the end
