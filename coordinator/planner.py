@@ -148,11 +148,12 @@ class Planner:
             job = replace(job, reports=dict(sorted(job.reports.items())[:MAX_COUNTED]))
         status = job.status.value if job.status else records.Status()
         lost = self._lost(job, alive, now)
-        if _stopping(job, lost, alive) and not self._let_go(job, alive, now):
+        hold = self._hold(job, lost, allotted, alive, now)
+        if hold:
             lost = {}  # their generation goes on: they are counted when it ends, and only then
         status = self._count(job, status, lost, alive, now)
         status = self._finish(job, status, now)
-        members = self._members(job, status, allotted, alive, lost, now)
+        members = self._members(job, status, allotted, alive, lost, hold, now)
         status = self._explain(job, status, members if members is not None else job.members, allotted, alive)
         operations: list[Put | Delete] = [
             Delete(entry.kv.key) for entry in job.reports.values() if _counted(job, entry.value, lost)
@@ -308,14 +309,16 @@ class Planner:
         allotted: list[str],
         alive: dict[str, records.WorkerRecord],
         lost: dict[str, records.Cause],
+        hold: bool,
         now: float,
     ) -> tuple[records.Member, ...] | None:
         """The members of the next generation, or None to leave things as they are."""
         if status.state in records.TERMINAL:
             return () if job.members else None
-        if _stopping(job, lost, alive):
-            # Members commit under this generation what only they hold; only when they have let go may it end.
-            return () if self._let_go(job, alive, now) else None
+        if hold:
+            return None
+        if _stopping(job, lost, allotted):
+            return ()
         candidates = [w for w in allotted if w not in lost and self._can_serve(job, alive[w], now)]
         spec = _spec(job)
         staying = [m.worker for m in job.members if m.worker in candidates]
@@ -328,8 +331,6 @@ class Planner:
             return None
         if not job.members and not members:
             return None
-        if not lost and self._hands_over(job, workers, alive, now):
-            return None
         shrinking = bool(lost) or len(staying) < len(job.members)
         pending = [w for w in allotted if alive[w].state in ("idle", "preparing") and w not in lost]
         if not shrinking and pending and len(workers) < spec.ests:
@@ -337,6 +338,22 @@ class Planner:
             if grown < self.settle:
                 return None
         return members
+
+    def _hold(
+        self,
+        job: JobView,
+        lost: dict[str, records.Cause],
+        allotted: list[str],
+        alive: dict[str, records.WorkerRecord],
+        now: float,
+    ) -> bool:
+        """Whether the generation must not end yet: members commit under it what only they hold."""
+        if not job.members or any(cause != "preempted" for cause in lost.values()):
+            return False
+        if _stopping(job, lost, allotted):
+            return not self._let_go(job, alive, now)
+        staying = [m.worker for m in job.members if m.worker in allotted and m.worker not in lost]
+        return self._hands_over(job, staying, alive, now)
 
     def _hands_over(self, job: JobView, staying: list[str], alive: dict[str, records.WorkerRecord], now: float) -> bool:
         """Whether only a member that goes holds the newest state: it commits it under this generation first."""
@@ -405,9 +422,9 @@ def _willing(record: records.WorkerRecord, job: JobView) -> bool:
     return record.only in (None, job.name) and _spec(job).spec not in record.refusals
 
 
-def _stopping(job: JobView, lost: dict[str, records.Cause], alive: dict[str, records.WorkerRecord]) -> bool:
-    """Whether all members stop for good, because the job pauses or because they leave, and none of them failed."""
-    going = all(alive[member.worker].leaving for member in job.members if member.worker in alive)
+def _stopping(job: JobView, lost: dict[str, records.Cause], allotted: list[str]) -> bool:
+    """Whether all members stop for good, as the job pauses, they leave or others need them, and none of them failed."""
+    going = not any(member.worker in allotted for member in job.members)
     willing = all(cause == "preempted" for cause in lost.values())
     return bool(job.members) and (going or job.desired == "paused") and willing
 

@@ -191,7 +191,7 @@ class Agent:
         yield from publish(runner, job, claim, may_claim=self._may_claim(job, slot))
         yield from report_damage(runner, job)
         if runner.phase == "running":
-            yield from self._while_running(runner, job, changed)
+            yield from self._while_running(runner, assigned, job, changed)
         elif changed and runner.phase in ("preparing", "ready") and runner.publish is None and not runner.committing:
             yield from self._release(job)
             yield from runner.stop(now)  # the next one gets the new specification
@@ -204,7 +204,9 @@ class Agent:
         """Whether a claim can be made: it is, once per generation. One that was seen and is gone is not made again."""
         return slot is not None and self._claimed.get(job.name, 0) < job.generation and not job.over
 
-    def _while_running(self, runner: RunnerState, job: JobView, changed: bool) -> Iterator[Action]:
+    def _while_running(
+        self, runner: RunnerState, assigned: str | None, job: JobView, changed: bool
+    ) -> Iterator[Action]:
         run = runner.run
         assert run is not None
         drop = job.over or job.desired == "cancelled" or job.spec is None
@@ -219,7 +221,7 @@ class Agent:
             if told != runner.told:
                 runner.told = told
                 yield Send(messages.Yield(generation=job.generation, lost=tuple(sorted(gone)), drop=drop))
-        if self.leaving_since is not None and not runner.leaving:
+        if (self.leaving_since is not None or assigned != runner.job) and not runner.leaving:
             runner.leaving = True
             yield Send(messages.Leave())
         if (job.desired == "paused" or changed) and not runner.pausing:
@@ -229,15 +231,17 @@ class Agent:
     def _while_ready(
         self, runner: RunnerState, assigned: str | None, job: JobView, slot: int | None, claimed: bool, now: float
     ) -> Iterator[Action]:
-        if self.leaving_since is not None:
+        if self.leaving_since is not None or (assigned != runner.job and slot is not None):
             yield from self._leave(runner, job, slot, claimed, now)
             return
         if job.desired == "paused" and slot is not None and not job.over:
             yield from self._pause(runner, job, slot, claimed)
             return
-        resumed = runner.stopped == "pause" and runner.started == job.generation
-        if job.over or slot is None or resumed:
-            # Nobody must wait for partials of mine; and a generation that stopped to pause needs a successor.
+        # A generation that stopped needs a successor; if whoever made it stop thought better of it, none is planned.
+        patience = {"pause": 0.0, "leave": PLAN_SECONDS}.get(runner.stopped)
+        stopped = runner.started == job.generation and patience is not None and now - runner.stopped_at >= patience
+        if job.over or slot is None or stopped:
+            # Nobody must wait for partials of mine.
             yield from self._release(job)
         if job.over or (assigned != runner.job and slot is None):
             # Without a lease we were no worker, and lost the assignment too. What only we hold is worth a moment.
@@ -314,7 +318,7 @@ class Agent:
     def _leave(
         self, runner: RunnerState, job: JobView, slot: int | None, claimed: bool, now: float
     ) -> Iterator[Action]:
-        """Told to go and not running: see that the newest state is not lost with us, then let go."""
+        """Told to go, or wanted elsewhere, and not running: see that the newest state is not lost, then let go."""
         if slot is not None and not job.over and (runner.held > job.base[0] or self._committing(runner)):
             # Having stopped together, the others carry the state on: the next plan, without us, is on its way.
             # If it does not come, they are leaving as well.

@@ -54,14 +54,14 @@ class Faults:
 
 LEVELS = {
     "kv_late": 0.02,
-    "kv_stopped": 0.1,
+    "kv_stopped": 0.03,
     "kv_stale": 0.05,
     "watch_silent": 0.01,
     "watch_lost": 0.5,
     "watch_late": 0.5,
     "watch_repeated": 0.3,
-    "store_flip": 0.01,
-    "store_torn": 0.01,
+    "store_flip": 0.04,
+    "store_torn": 0.03,
     "store_hollow": 0.2,
     "store_conflict": 0.2,
 }

@@ -21,6 +21,9 @@ STALE_SECONDS = 3.0
 DECISIONS = 6.0
 """So many times more often than others are those writes hurt that decide something: all but signs of life."""
 
+PUBLISHES = 20.0
+"""So many times more often than before other decisions is a process stopped before it publishes."""
+
 
 class Ordered(dict[Any, None]):
     """A set that is gone through in order of entry: chance must be drawn in the same order in every run."""
@@ -112,7 +115,7 @@ class LyingKV:
     def txn(self, compares: Any, operations: Any) -> Any:
         decides = compares and any(operation.key != keys.LEADER for operation in operations)
         if decides:
-            self._stop_first()
+            self._stop_first(PUBLISHES if any(operation.key.endswith("/head") for operation in operations) else 1.0)
         times = DECISIONS if decides else 1.0
         return self._write(lambda: self.inner.txn(compares, operations), OutcomeUnknownError, times)
 
@@ -143,10 +146,11 @@ class LyingKV:
 
     # ---- the network
 
-    def _stop_first(self) -> None:
+    def _stop_first(self, times: float) -> None:
         world, process = self.world, self.world.hub.process
-        if process is not None and world.chance("kv_stopped", "SIGSTOP before a decision is sent"):
-            process.stop(world.rng.choice([1.0, 6.0, 25.0]) * world.rng.random())
+        if process is not None and world.chance("kv_stopped", "SIGSTOP before a decision is sent", times):
+            short, long = world.rng.uniform(0.1, 2.0), world.worker_ttl + world.rng.uniform(0.0, 8.0)
+            process.stop(world.rng.choice([short, long]))
             if process.owner is not None and process.owner.runner is not None and world.rng.random() < 0.5:
                 process.owner.runner.process.stop(process.stopped_until - world.hub.now)
 

@@ -171,7 +171,7 @@ def partition(world: World) -> None:
 
 def kv_down(world: World) -> None:
     world.fault("key-value store down")
-    world.kv.down_until = world.hub.now + world.rng.uniform(0.5, 15.0)
+    world.kv.down_until = world.hub.now + world.rng.choice([2.0, 15.0]) * world.rng.random()
 
 
 def election(world: World) -> None:
@@ -192,12 +192,12 @@ def lease_revoked(world: World) -> None:
 
 def store_down(world: World) -> None:
     world.fault("object store down")
-    world.client.down_until = world.hub.now + world.rng.uniform(0.5, 15.0)
+    world.client.down_until = world.hub.now + world.rng.choice([2.0, 15.0]) * world.rng.random()
 
 
 def store_full(world: World) -> None:
     world.fault("disk of the object store full")
-    world.client.full_until = world.hub.now + world.rng.uniform(0.5, 15.0)
+    world.client.full_until = world.hub.now + world.rng.choice([2.0, 15.0]) * world.rng.random()
 
 
 def rot(world: World) -> None:
@@ -217,6 +217,9 @@ EVERY = [
     store_down, store_full, rot,
 ]  # fmt: skip
 """All kinds."""
+
+LIVELY = [join, join, leave, kill_machine, kill_runner, stop_agent, coordinator_stops, coordinator_dies]
+"""Memberships change all the time, and commits go on: those who are stopped before they publish have missed much."""
 
 STOPS = [stop_machine, stop_agent, stop_runner]
 

@@ -107,7 +107,7 @@ class FakeClient:
 
     def create_multipart_upload(self, **_: Any) -> dict[str, Any]:
         self._arrive(write=True)
-        upload = f"upload{len(self._uploads)}"
+        upload = f"upload{next(self.world.numbers)}"
         self._uploads[upload] = {}
         self._answer()
         return {"UploadId": upload}

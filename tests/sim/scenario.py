@@ -59,7 +59,7 @@ def simulate(seed: int) -> Outcome:
 def set_up(world: World) -> str:
     """Jobs and machines. Returns what is special about this seed."""
     rng = world.rng
-    kind = rng.choice(["plain"] * 8 + ["poison", "raise", "hang", "cancel", "graceful", "graceful"])
+    kind = rng.choice(["plain"] * 8 + ["poison", "raise", "hang", "cancel", "graceful", "graceful", "zombie", "zombie"])
     for number in range(2 if rng.random() < 0.15 else 1):
         ests, steps = rng.randint(1, 9), rng.randint(12, 45)
         every = rng.choice([1, 2, 3, 5, 7, None])
@@ -110,11 +110,14 @@ def faulty_phase(world: World, kind: str) -> None:
     if kind == "graceful":
         known, mean = misfortunes.GRACEFUL, rng.choice([1.0, 3.0])
         world.graceful, world.on_plan = True, partial(upset, world)
+    elif kind == "zombie":
+        known, mean = misfortunes.LIVELY, rng.choice([1.0, 3.0])
+        world.faults.kv_stopped = 0.02
     else:
         known = [what for what in misfortunes.EVERY if rng.random() < 0.4]
         if kind == "hang":  # steps that took long because they were stopped teach patience with those that hang
             known = [what for what in known if what not in misfortunes.STOPS]
-        mean = rng.choice([1.0, 3.0, 6.0])
+        mean = rng.choice([1.5, 4.0, 8.0])
         world.faulty, world.faults = True, mixture(rng) if rng.random() < 0.8 else Faults()
         if kind == "hang":
             world.faults.kv_stopped = 0.0

@@ -4,7 +4,8 @@ simulation must find each of them within the seeds of a CI run. One that it does
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,10 +18,7 @@ from easyscale.storage import blobs, commits, trees
 
 from sim.scenario import simulate
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Patch = Callable[[Any, str, Any], None]
+Patch = Callable[[Any, str, Any], None]
 
 CI_SEEDS = 500
 
@@ -200,34 +198,36 @@ def damage_is_not_healed(patch: Patch) -> None:
     patch(committer.Committer, "rebase", rebase)
 
 
-BUGS = [
-    no_fencing_comparison,
-    generation_not_compared,
-    claim_not_compared,
-    head_not_compared,
-    lease_counted_from_after_the_renewal,
-    marker_before_blobs,
-    head_by_list,
-    worker_name_without_nonce,
-    attempts_counted_at_failure_only,
-    a_deposed_coordinator_acts,
-    a_member_starts_with_what_it_holds,
-    the_start_is_the_oldest_state,
-    a_pause_lets_go_before_the_commit,
-    est_order_by_arrival,
-    claim_twice_per_generation,
-    samples_doubled_at_a_commit,
-    snapshot_of_a_later_step,
-    a_commit_is_a_sign_of_life,
-    partials_without_a_digest,
-    damage_is_not_healed,
-]
+BUGS: dict[Callable[[Patch], None], int] = {
+    no_fencing_comparison: 0,
+    generation_not_compared: 0,
+    claim_not_compared: 0,
+    head_not_compared: 18,
+    lease_counted_from_after_the_renewal: 0,
+    marker_before_blobs: 0,
+    head_by_list: 0,
+    worker_name_without_nonce: 68,
+    attempts_counted_at_failure_only: 7,
+    a_deposed_coordinator_acts: 9,
+    a_member_starts_with_what_it_holds: 70,
+    the_start_is_the_oldest_state: 6,
+    a_pause_lets_go_before_the_commit: 85,
+    est_order_by_arrival: 0,
+    claim_twice_per_generation: 27,
+    samples_doubled_at_a_commit: 0,
+    snapshot_of_a_later_step: 3,
+    a_commit_is_a_sign_of_life: 40,
+    partials_without_a_digest: 0,
+    damage_is_not_healed: 0,
+}
+"""Each with a seed that has found it: tried first, since the tests of a CI run have gone through all of them anyway."""
 
 
 @pytest.mark.parametrize("plant", BUGS, ids=lambda plant: plant.__name__)
-def test_a_planted_bug_is_found(plant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_bug_is_found(plant: Callable[[Patch], None], monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch.setattr)
-    for seed in range(CI_SEEDS):
+    first = BUGS[plant]
+    for seed in [*range(first, CI_SEEDS), *range(first)]:
         outcome = simulate(seed)
         if outcome.violation:
             print(f"{plant.__name__}: found by seed {seed}: {outcome.violation}")

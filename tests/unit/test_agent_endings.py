@@ -192,6 +192,28 @@ def test_a_publish_that_outlives_its_generation_does_not_keep_a_member_from_savi
     assert messages.Commit(base=messages.Base(step=5, manifest="m5")) in sent(desk.act())
 
 
+def test_a_worker_that_is_wanted_elsewhere_says_so_and_brings_its_state_to_the_store(desk: Desk) -> None:
+    """A plan without anybody used to make all members drop what they had not committed."""
+    desk.running()
+    desk.assign("other")
+    assert sent(desk.act()) == [messages.Leave()]
+    desk.tell(messages.Idle(generation=1, held=6, reason="leave"))
+    assert desk.act() == [], "others may carry on: a plan is awaited"
+    assert sent(desk.act(PLAN_SECONDS)) == [messages.Commit(base=messages.Base())]
+
+
+def test_a_generation_that_stopped_for_one_who_stays_after_all_lets_go(desk: Desk) -> None:
+    desk.running("b")
+    desk.assign("other")
+    desk.act()
+    desk.tell(messages.Idle(generation=1, held=6, reason="leave"))
+    desk.assign("job")
+    assert desk.wrote(desk.act()) == []
+    assert desk.wrote(desk.act(PLAN_SECONDS)) == ["release"], "so that the coordinator plans a successor"
+    desk.plan(2, "me", "b")
+    assert desk.wrote(desk.act()) == ["claim"]
+
+
 # ---- deadlines
 
 

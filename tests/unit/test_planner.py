@@ -261,6 +261,21 @@ def test_who_does_not_manage_to_hand_over_is_not_waited_for(story: Story) -> Non
     assert "job: generation 2 is b[0:4] (a leaves)" in story.decide(CLAIM_SECONDS)
 
 
+def test_members_that_are_all_wanted_elsewhere_commit_before_their_generation_ends(story: Story) -> None:
+    story.job("job", desired="paused")
+    story.decide()
+    story.job("low")
+    story.running("a", held=5, name="low")
+    story.job("job", desired="running", priority=9)
+    lines = story.decide(SOON)
+    assert "a -> job" in lines
+    assert [line for line in lines if "low: generation" in line] == []
+    story.worker("a", "ready", "low", step=7)
+    story.head(7, name="low")
+    story.delete(keys.claim("low", 1, 0))
+    assert "low: generation 2 is nobody (a: preempted)" in story.decide(SOON)
+
+
 # ---- the user's wishes and the end
 
 
