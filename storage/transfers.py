@@ -8,6 +8,8 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
+import structlog
+
 from ..errors import CorruptError
 from . import packs, trees
 from .blobs import blob_digest, blob_key, put_blob, stored_whole
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
     from .objects import ObjectStore
     from .packs import Pack
+
+log = structlog.get_logger()
 
 THREADS = 4
 """Packs that are hashed and moved at the same time: hides the latency of the store, and uses more cores than one."""
@@ -72,18 +76,23 @@ def read_pack(store: ObjectStore, pack: PackEntry, wanted: list[TensorEntry]) ->
     The digests of its tensors vouch for all that is in a pack, unless there are NaNs: then its own digest must. One of
     the two is enough, and hashing is what reading a state costs.
     """
+    try:
+        return _read_once(store, pack, wanted)
+    except CorruptError as error:  # once more: it may have been damaged only on its way
+        log.warning("pack.read_again", error=str(error))
+        return _read_once(store, pack, wanted)
+
+
+def _read_once(store: ObjectStore, pack: PackEntry, wanted: list[TensorEntry]) -> dict[str, torch.Tensor]:
     data = store.view(blob_key(pack.digest))
-    problem = ""
     try:
         if len(data) != pack.length:
             raise CorruptError(f"is damaged: it has {len(data)} bytes instead of {pack.length}")
         tensors, exact = _checked(packs.decode(data), wanted)
+        if not exact and (found := blob_digest(data)) != pack.digest:
+            raise CorruptError(f"is damaged: its {len(data)} bytes have the digest {found}")
     except CorruptError as error:
-        tensors, exact, problem = {}, False, str(error)
-    if not problem and not exact and (found := blob_digest(data)) != pack.digest:
-        problem = f"is damaged: its {len(data)} bytes have the digest {found}"
-    if problem:
-        raise CorruptError(f"{store.address}: {blob_key(pack.digest)} {problem}")
+        raise CorruptError(f"{store.address}: {blob_key(pack.digest)} {error}") from error
     return tensors
 
 

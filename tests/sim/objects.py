@@ -30,6 +30,9 @@ class Body(io.BytesIO):
     def read(self, *_: Any) -> bytes:
         raise IncompleteReadError(actual_bytes=0, expected_bytes=1)
 
+    def readinto(self, *_: Any) -> int:
+        raise IncompleteReadError(actual_bytes=0, expected_bytes=1)
+
 
 def refusal(status: int, code: str) -> ClientError:
     return ClientError({"Error": {"Code": code, "Message": ""}, "ResponseMetadata": {"HTTPStatusCode": status}}, "call")  # type: ignore[arg-type]
@@ -73,11 +76,11 @@ class FakeClient:
         if data is None:
             raise refusal(404, "NoSuchKey")
         if self.world.chance("store_cut", "answer cut short"):
-            return {"Body": Body()}
+            return {"Body": Body(), "ContentLength": len(data)}
         if data and self.world.chance("store_flip", "bit flipped on the way"):
             self.world.hurt = True
             data = self._flipped(data)
-        return {"Body": io.BytesIO(data)}
+        return {"Body": io.BytesIO(data), "ContentLength": len(data)}
 
     def head_object(self, *, Key: str, **_: Any) -> dict[str, Any]:  # noqa: N803
         self._arrive()

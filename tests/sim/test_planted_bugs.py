@@ -14,7 +14,7 @@ from easyscale.coordinator import coordinator, lease, planner, views
 from easyscale.coordinator.transactions import apply
 from easyscale.errors import CorruptError
 from easyscale.pipeline import agent, committer, lanes, messages, publishing, runner, runner_state, worker
-from easyscale.storage import blobs, commits, trees
+from easyscale.storage import blobs, commits, transfers, trees
 
 from sim.scenario import simulate
 
@@ -72,7 +72,8 @@ def marker_before_blobs(patch: Patch) -> None:
         while late:
             put(store, *late.pop())
 
-    patch(commits, "put_blob", put_later)
+    for module in (commits, transfers):
+        patch(module, "put_blob", put_later)
     patch(commits, "_mark", mark)
 
 

@@ -22,6 +22,7 @@ import easyscale.pipeline.runner
 import easyscale.pipeline.worker
 import easyscale.storage.commits
 import easyscale.storage.s3
+import easyscale.storage.transfers
 import tenacity
 import tenacity.nap
 import tenacity.wait
@@ -207,8 +208,9 @@ def installed(hub: Hub, rng: random.Random) -> Iterator[None]:
         (e.pipeline.runner, {"time": time, "threading": threading, "queue": queue}),
         (e.pipeline.committer, {"threading": threading, "queue": queue}),
         (e.pipeline.joblogs, {"threading": threading}),
-        (e.storage.commits, {"time": time, "ThreadPoolExecutor": Pool}),
-        (e.storage.s3, {"time": time}),
+        (e.storage.commits, {"time": time}),
+        (e.storage.transfers, {"ThreadPoolExecutor": Pool}),
+        (e.storage.s3, {"ThreadPoolExecutor": Pool}),
         (tenacity, {"time": time}),
         (tenacity.nap, {"time": time}),
         (tenacity.wait, {"random": rng}),
