@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check simulate install clean
+.PHONY: demo test check simulate bench install clean
 
 install: $(STAMP)
 
@@ -33,6 +33,12 @@ SEEDS ?= 2000
 FROM ?= 0
 simulate: install
 	PYTHONPATH=tests:$$PYTHONPATH $(BIN)/python -m sim --from $(FROM) --seeds $(SEEDS)
+
+# Every table is against a named rival, measured in the same run; see docs/benchmarks.md.
+bench: install
+	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python benchmarks/storage.py
+	$(BIN)/python benchmarks/restart.py
 
 clean:
 	rm -rf $(VENV) .easyscale .pytest_cache .mypy_cache .ruff_cache build *.egg-info

@@ -91,16 +91,9 @@ def split_evenly(ids: list[int], pieces: int) -> list[list[int]]:
     return [ids[lo:hi] for lo, hi in zip([0, *ends], ends, strict=False)]
 
 
-def fetch_item(dataset: Any, epoch: int, sample: int) -> Any:
-    """`dataset[sample]`. Whoever wants an item seeds before.
-
-    Raises:
-        RemoteError: the dataset raised; the message names the sample and ends with the traceback.
-    """
-    try:
-        return dataset[sample]
-    except Exception as error:
-        raise RemoteError(f"sample {sample} of the dataset (epoch {epoch}) raised {told(error)}") from error
+def item_error(sample: int, epoch: int, error: Exception) -> RemoteError:
+    """What is said of a sample at which the dataset raises, with the traceback: called where it is caught."""
+    return RemoteError(f"sample {sample} of the dataset (epoch {epoch}) raised {told(error)}")
 
 
 def told(error: Exception) -> str:
@@ -133,7 +126,10 @@ def fingerprint(dataset: Any, seed: int) -> str:
         with preserved():
             for sample in ids:
                 seed_sample(seed, 0, sample)
-                item = fetch_item(dataset, 0, sample)
+                try:
+                    item = dataset[sample]
+                except Exception as error:
+                    raise item_error(sample, 0, error) from error
                 total.update(f"{sample}\n".encode())
                 for part in _parts(item):
                     total.update(part)

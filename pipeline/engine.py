@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import reduce
+from itertools import islice
+from operator import add
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -133,34 +136,42 @@ class Engine:
         self._loader.start(self._step, ests)
         stack = PartialStack(ests.start, self._spec.ests, self._pool.give_back)
         used = bytes(len(self._layout.parameters))
-        losses: list[Tensor] = []
+        losses: list[Tensor] = []  # of all micro-batches, EST by EST
+        counts: list[int] = []
         contexts: dict[int, Any] = {}
         buffers: dict[str, Tensor] | None = None
         for est in ests:
-            losses.append(self._run(est, self._loader.next(self._step, est)))
+            found = self._run(est, self._loader.next(self._step, est))
+            losses += found
+            counts.append(len(found))
             used = _either(used, self._reduce(stack))
             context, shared = self._contexts.leave(est)
             if context is not None:
                 contexts[est] = context
             buffers = buffers if shared is None else shared
-        numbers = torch.stack(losses).tolist() if losses else []
-        return Contribution(self._step, stack.nodes(), used, dict(zip(ests, numbers, strict=True)), contexts, buffers)
+        numbers = iter(torch.stack(losses).tolist() if losses else [])  # the only wait for the device
+        # not sum(), which rounds otherwise since Python 3.12
+        sums = {est: reduce(add, islice(numbers, count), 0.0) for est, count in zip(ests, counts, strict=True)}
+        return Contribution(self._step, stack.nodes(), used, sums, contexts, buffers)
 
-    def _run(self, est: int, pieces: list[Piece]) -> Tensor:
-        """One EST's forward and backward passes; its loss in float64. The gradients are in `p.grad`."""
+    def _run(self, est: int, pieces: list[Piece]) -> list[Tensor]:
+        """One EST's forward and backward passes; the losses of its micro-batches, which make up its loss when added.
+
+        The gradients are in `p.grad`.
+        """
         batches = [(count, to_device(batch, self._device)) for count, batch in pieces]
         self._contexts.enter(est)
         seed_step(self._spec.seed, self._step, est)  # after fetching, which may draw random numbers here
         whole = sum(count for count, _ in batches)
-        total = torch.zeros((), dtype=torch.float64, device=self._device)
+        losses = []
         for count, batch in batches:
             with self._autocast():
                 loss = _loss(self._training.step(self._model, batch))
             if count != whole:
                 loss = loss * (count / whole)
             self._update.scaled(loss).backward()  # type: ignore[no-untyped-call]
-            total += loss.detach()
-        return total
+            losses.append(loss.detach())
+        return losses
 
     def _reduce(self, stack: PartialStack) -> bytes:
         """Move the gradients from `p.grad` to the stack; which parameters have one."""

@@ -16,8 +16,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from ..errors import ProcessDiedError, RemoteError, shown
-from .data import epoch_of, fetch_item, sample_ids, split_evenly, told
-from .randomness import SampleSeeds, derive, seed_collate
+from .data import epoch_of, item_error, sample_ids, split_evenly, told
+from .randomness import SampleSeeds, derive, derive_samples, seed_collate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -70,7 +70,7 @@ class _Batches(Dataset[_Answer]):
     def __init__(self, dataset: Any, seed: int, collate: Callable[[list[Any]], Any]) -> None:
         self._dataset = dataset
         self._seed = seed
-        self._seeds = SampleSeeds(seed)
+        self._seeds = SampleSeeds()
         self._collate = collate
 
     def __getitem__(self, request: _Request) -> _Answer:
@@ -93,19 +93,19 @@ class _Batches(Dataset[_Answer]):
 
     def _items(self, epoch: int, ids: list[int]) -> list[Any]:
         """The items, each as if all generators had been seeded for it."""
-        seeds = self._seeds
+        dataset, values = self._dataset, derive_samples(self._seed, epoch, ids)
         while True:
-            seeds.begin()
+            seeders = self._seeds.begin()
             items, failure = [], None
             try:
-                for sample in ids:
-                    seeds.before(epoch, sample)
-                    items.append(fetch_item(self._dataset, epoch, sample))
-                    seeds.after(epoch, sample)
-            except RemoteError as error:
-                failure = error
-            if not seeds.end():
-                continue
+                for sample, value in zip(ids, values, strict=True):
+                    for seed in seeders:
+                        seed(value)
+                    items.append(dataset[sample])
+            except Exception as error:  # noqa: BLE001 - whatever a dataset raises
+                failure = item_error(ids[len(items)], epoch, error)
+            if not self._seeds.end():
+                continue  # an item drew from a generator that none did before
             if failure is not None:
                 raise failure
             return items

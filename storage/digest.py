@@ -7,6 +7,7 @@ which of its many bit patterns a NaN has. How the bytes are stored has other dig
 from __future__ import annotations
 
 import hashlib
+import math
 import sys
 from json import dumps  # by name: what a user's script puts in its place must not reach a digest
 from typing import TYPE_CHECKING, Any
@@ -66,7 +67,7 @@ def bytes_of(tensor: torch.Tensor) -> memoryview:
 def has_nonfinite(tensor: torch.Tensor) -> bool:
     """Whether a NaN or an infinity is in a tensor; False for types that know neither."""
     values = _as_floats(tensor)
-    if values is None or torch.isfinite(values.sum()):
+    if values is None or math.isfinite(float(values.sum())):
         return False
     return not bool(torch.isfinite(values).all())
 

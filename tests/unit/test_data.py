@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 class Ids(Dataset[int]):
@@ -298,3 +298,71 @@ def test_a_fingerprint_notices_a_change_of(change: str) -> None:
 
 def test_a_fingerprint_notices_length_and_class() -> None:
     assert len({fingerprint(d, 3) for d in (Ids(99), Ids(100), Where(99), Ids(1), Ids(0))}) == 5
+
+
+class Late(Ids):
+    """Items that draw from one generator at most, and some of them not before the second batch; which were made."""
+
+    def __init__(self, draw: Callable[[], float], first: int) -> None:
+        super().__init__(50)
+        self.draw, self.first = draw, first
+        self.made: list[int] = []
+
+    def __getitem__(self, index: int) -> Any:
+        self.made.append(index)
+        return index, self.draw() if index >= self.first else 0.0
+
+
+DRAWS: dict[str, Callable[[], float]] = {
+    "random": random.random,
+    "gauss": lambda: random.gauss(0, 1),
+    "numpy": lambda: float(np.random.rand()),
+    "numpy normal": lambda: float(np.random.normal()),
+    "torch": lambda: float(torch.rand(())),
+    "torch normal": lambda: float(torch.randn(())),
+}
+
+
+@pytest.mark.parametrize("first", [0, 4, 49])
+@pytest.mark.parametrize("name", DRAWS)
+def test_items_have_their_own_numbers_although_unused_generators_are_not_seeded(name: str, first: int) -> None:
+    dataset = Late(DRAWS[name], first)
+    job = toys.spec(ests=1, shuffle=False)
+    loader = Loader(dataset, job, collate=list)
+    loader.start(0, range(1))
+    for step in range(40):  # more than two epochs
+        expected = []
+        for sample in sample_ids(job, step, 0):
+            seed_sample(job.seed, step // job.steps_per_epoch, sample)
+            expected.append((sample, DRAWS[name]() if sample >= first else 0.0))
+        random.seed(step), np.random.seed(step), torch.manual_seed(step)  # what runs between two batches
+        assert loader.next(step, 0)[0][1] == expected
+    again = len(dataset.made) - sum(len(sample_ids(job, step, 0)) for step in range(40))
+    assert again == {0: 3, 4: 3, 49: 2}[first], "a batch is made again only when a generator is drawn from first"
+
+
+def test_an_item_that_raises_because_of_a_number_that_was_not_seeded_is_made_again(loaders: list[Loader]) -> None:
+    def draw() -> float:
+        if random.random() == unseeded:
+            raise ValueError("not seeded")
+        return 0.0
+
+    random.seed(0)
+    unseeded = random.random()
+    loaders.append(Loader(Late(draw, 4), toys.spec(ests=1, shuffle=False), collate=list))
+    loaders[0].start(0, range(1))
+    assert [item[0] for step in range(3) for item in loaders[0].next(step, 0)[0][1]] == list(range(9))
+
+
+def test_an_item_that_hides_what_it_draws_does_not_depend_on_what_was_learned(loaders: list[Loader]) -> None:
+    """It draws and puts the generator back, so nobody can tell. A loader that begins later must make the same of it."""
+
+    def draw() -> float:
+        with torch.random.fork_rng():
+            return float(torch.rand(()))
+
+    loaders += [Loader(Late(draw, 0), toys.spec(ests=1, shuffle=False), collate=list) for _ in range(2)]
+    loaders[0].start(0, range(1))
+    loaders[1].start(2, range(1))
+    batches = [loaders[0].next(step, 0) for step in range(3)]
+    assert loaders[1].next(2, 0) == batches[2]
