@@ -148,13 +148,16 @@ class Times:
     save: list[float] = field(default_factory=list)
     load: list[float] = field(default_factory=list)
     cold: list[float] = field(default_factory=list)
+    work: dict[str, list[float]] = field(default_factory=lambda: {"save": [], "load": []})
+    """CPU seconds of this process (commit, restore), which others on the machine change less."""
 
-
-def timed(action: Callable[[], None]) -> float:
-    """Seconds that it takes."""
-    began = time.perf_counter()
-    action()
-    return time.perf_counter() - began
+    def add(self, what: str, action: Callable[[], None]) -> None:
+        """One turn."""
+        used, began = time.process_time(), time.perf_counter()
+        action()
+        getattr(self, what).append(time.perf_counter() - began)
+        if what in self.work:
+            self.work[what].append(time.process_time() - used)
 
 
 def turn(who: Any, state: dict[str, Any], times: Times, folder: Path | None) -> None:
@@ -162,14 +165,14 @@ def turn(who: Any, state: dict[str, Any], times: Times, folder: Path | None) -> 
     who.sweep()
     for tensor in tensors_of(state):
         tensor.add_(1)
-    times.save.append(timed(lambda: who.save(state)))
+    times.add("save", lambda: who.save(state))
     want = [tensor.sum() for tensor in tensors_of(state)]
     for tensor in tensors_of(state):
         tensor.zero_()
     if folder is not None:
         evict(folder)
-        times.cold.append(timed(lambda: who.load(state)))
-    times.load.append(timed(lambda: who.load(state)))
+        times.add("cold", lambda: who.load(state))
+    times.add("load", lambda: who.load(state))
     assert all(torch.equal(a, b.sum()) for a, b in zip(want, tensors_of(state), strict=True))
 
 
@@ -230,8 +233,8 @@ def main() -> None:
             for name in order:
                 used = times[name] if number else Times()
                 turn(entries[name], state, used, places[name] if arguments.store == "files" else None)
-    print("| who | commit, MB/s | ratio | restore, MB/s | ratio | restore from cold, MB/s | ratio |")
-    print("|---|---|---|---|---|---|---|")
+    print("| who | commit, MB/s | ratio | restore, MB/s | ratio | restore from cold, MB/s | ratio | CPU s per GB |")
+    print("|---|---|---|---|---|---|---|---|")
     for name, own in times.items():
         cells = [name]
         for what in ("save", "load", "cold"):
@@ -241,6 +244,7 @@ def main() -> None:
                 continue
             ratio = statistics.median(b / a for a, b in zip(base, seconds, strict=True))
             cells += [f"{total / statistics.median(seconds):.0f}", "" if name == "ours" else f"{ratio:.2f}"]
+        cells.append(", ".join(f"{1000 * statistics.median(used) / total:.2f}" for used in own.work.values()))
         print(f"| {' | '.join(cells)} |")
 
 

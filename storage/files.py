@@ -171,9 +171,9 @@ class FileStore:
         """How much there should be, how much there is, and what to do."""
         free = "an unknown amount"
         with suppress(OSError):
-            free = f"{shutil.disk_usage(self._root).free / 1e6:.1f} MB"
+            free = f"{shutil.disk_usage(self._root).free:,} bytes"
         return (
-            f": {needed / 1e6:.1f} MB needed, {free} free\n"
+            f": {needed:,} bytes needed, {free} free\n"
             f"  make room on the disk of {self._root} (or raise its quota, or the limit of file sizes): what was "
             "committed before is intact, and the next commit is tried without your help"
         )
