@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import structlog
@@ -36,6 +36,7 @@ from ..errors import (
 )
 from . import messages
 from .laps import Laps
+from .parents import die
 from .session import Session
 
 if TYPE_CHECKING:
@@ -53,14 +54,13 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         fd: file descriptor of the socket to the agent. store: address. folder: for unpacked code and cached blobs.
-        cache: whether to cache blobs (not useful in front of a local folder). agent: pid to die with.
+        cache: whether to cache blobs (not useful in front of a local folder).
     """
 
     fd: int
     store: str
     folder: str
     device: str
-    agent: int
     cache: bool = True
 
 
@@ -93,24 +93,6 @@ class Channel:
                 else:
                     self.inbox.put(message)
         die()
-
-
-def die() -> NoReturn:
-    """End this process and its children now: nobody is left to tell."""
-    if os.getpgrp() == os.getpid():
-        os.killpg(0, signal.SIGKILL)
-    os._exit(1)
-
-
-def die_with(pid: int) -> None:
-    """Ask the kernel to kill this process when its parent `pid` dies (Linux); elsewhere the socket's end does it."""
-    if sys.platform == "linux":
-        import ctypes
-
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != pid:
-            die()
 
 
 class Runner:
@@ -371,13 +353,12 @@ def main(arguments: list[str] | None = None) -> None:
     from .. import logs
 
     environment = msgspec.json.decode((arguments or sys.argv[1:])[0], type=Environment)
-    die_with(environment.agent)
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the agent, which lets the step finish
     logs.configure()
     runner = Runner(environment)
-    import torch  # noqa: F401 - seconds of work that need not wait for the agent's first word
+    import torch  # noqa: F401 - the nursery has done that already, where all is well
 
     log.info("runner.started", pid=os.getpid())
     runner.main()
