@@ -35,18 +35,21 @@ def failed_because(failure: records.Failure, status: records.Status) -> str:
     return f"step {failure.step} ended {times} attempts without progress; it is quarantined. Last: {failure.message}"
 
 
-def waiting_for(spec: records.JobRecord, allotted: list[str], alive: dict[str, records.WorkerRecord]) -> str:
+def waiting_for(
+    spec: records.JobRecord, allotted: list[str], alive: dict[str, records.WorkerRecord]
+) -> tuple[records.WaitsFor, str]:
     """What a job without members waits for."""
     here = [alive[w] for w in allotted if w in alive]
     refused = [f"{r.name}: {r.refusals[spec.spec]}" for r in alive.values() if spec.spec in r.refusals]
     if here:
         doing = ", ".join(f"{r.name} is {r.state}" for r in here)
-        return short(f"workers are getting ready ({doing})", 500)
+        return "ready", short(f"workers are getting ready ({doing})", 500)
     if refused and len(refused) == len(alive):
-        return short("every worker refused this job: " + "; ".join(sorted(refused)), 4000)
+        return "willing", short("every worker refused this job: " + "; ".join(sorted(refused)), 4000)
     if not alive:
-        return "no worker is alive"
+        return "workers", "no worker is alive"
     staying = sum(1 for r in alive.values() if not r.leaving)
     if not staying:
-        return f"the {len(alive)} worker(s) here are leaving"
-    return f"needs {spec.min_workers} free worker(s); the {staying} here serve other jobs or are too few"
+        return "more", f"the {len(alive)} worker(s) here are leaving"
+    lacking = f"needs {spec.min_workers} free worker(s); the {staying} here serve other jobs or are too few"
+    return "more", lacking

@@ -122,6 +122,7 @@ def run(
         laps = Laps()
         spec, bundle = inspect_script(script, job, settings, nursery=nursery)
         laps.end("inspect")
+        log.debug("run.inspected", job=spec.name)
         found, records_at, objects_at = open_both(kv, store, folder)
         laps.end("open")
         how = place(records_at, objects_at, spec, bundle, accept_changes=accept_changes)
@@ -166,7 +167,7 @@ def _follow(handle: Handle, cluster: LocalCluster, interrupts: Interrupts) -> Su
 
 def _starting(job: Summary) -> Summary:
     """Before the first generation nothing is missing: what it waits for is being started here."""
-    if job.state == "waiting" and not job.workers and not job.reason.startswith(("workers are", "every worker")):
+    if job.state == "waiting" and job.waits_for in ("", "workers"):
         return msgspec.structs.replace(job, reason="starting workers")
     return job
 
