@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import multiprocessing
 import os
 import queue
 import signal
@@ -126,6 +127,8 @@ class Runner:
         finally:
             if self._engine is not None:
                 self._engine.close()
+            for child in multiprocessing.active_children():
+                child.kill()  # a loader that is stuck: this process would wait for it for ever
 
     # ---- preparation
 
@@ -355,7 +358,9 @@ def main(arguments: list[str] | None = None) -> None:
     environment = msgspec.json.decode((arguments or sys.argv[1:])[0], type=Environment)
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the agent, which lets the step finish
+    # These are for the agent, which lets the step finish; service managers send them to all processes at once.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     logs.configure()
     runner = Runner(environment)
     import torch  # noqa: F401 - the nursery has done that already, where all is well
