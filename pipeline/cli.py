@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING, Annotated, NoReturn
+try:
+    import sys
+    from typing import TYPE_CHECKING, Annotated, NoReturn
 
-import typer
+    import typer
 
-from .. import __version__, logs
-from ..errors import EasyScaleError, ScriptError
-from . import cli_jobs, cli_run, cli_services
+    from .. import __version__, logs
+    from ..errors import EasyScaleError, ScriptError
+    from . import cli_jobs, cli_run, cli_services
+except KeyboardInterrupt:  # a quarter of a second in which Ctrl-C would show a traceback
+    raise SystemExit(130) from None
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -47,8 +47,10 @@ class Interrupts:
             what: what is said then.
         """
         self._graceful = what
-        yield
-        self._graceful = ""
+        try:
+            yield
+        finally:
+            self._graceful = ""
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         if self._raised:

@@ -87,7 +87,9 @@ class Nursery:
                         return None
 
     def end(self) -> None:
-        """Kill all children."""
+        """Kill all children, and hear of no death any more."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for child in self._children.values():
             _kill(child.pid)
 
