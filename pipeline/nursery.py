@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 END_SECONDS = 1.0
 """What a nursery gets to end by itself: one that is still importing does not listen."""
 
+KILLED_SECONDS = 5.0
+"""What a killed child gets to be gone: only a stopped nursery does not say so at once."""
+
 LOST = -int(signal.SIGKILL)
 """Status of a child whose nursery died: it was killed with it."""
 
@@ -96,7 +99,8 @@ class Child:
         if self._status is None:
             self.signal(signal.SIGKILL, group=True)
             if self._pid is not None:
-                self.wait()
+                with contextlib.suppress(TimeoutError):
+                    self.wait(KILLED_SECONDS)
         with self._letting_go:
             self._connection.close()
 
