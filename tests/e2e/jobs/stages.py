@@ -50,12 +50,16 @@ def until_made(sign: Path) -> None:
 class Numbers(Dataset[Tensor]):
     """Sample i is drawn at random."""
 
+    fetched = 0
+
     def __len__(self) -> int:
         return 16
 
     def __getitem__(self, index: int) -> Tensor:
-        if get_worker_info() is not None and index == len(self) - 1:
-            pause("loader")
+        if get_worker_info() is not None:
+            self.fetched += 1
+            if self.fetched > 2:  # not the first batch
+                pause("loader")
         return torch.randn(4) + index
 
 
