@@ -49,10 +49,11 @@ def start(package: Path, folder: Path, workers: int) -> subprocess.Popen[bytes]:
     link = root / "easyscale"
     if not link.is_symlink():
         link.symlink_to(package)
+    script = str(folder / "code" / "digits.py")
     with (folder / "run.log").open("ab") as log:
         return subprocess.Popen(
             [*(sys.executable, "-P", "-m", "easyscale.pipeline.cli", "--log-level", "debug", "run"),
-             *(str(folder / "code" / "digits.py"), "-w", str(workers)), "--set", "commit_every=20", "-o", "json"],
+             *(script, "--workers", str(workers), "--set", "commit_every=20", "-o", "json")],
             env={**os.environ, "PYTHONPATH": str(root), "EASYSCALE_FOLDER": str(folder / "local")},
             cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
         )  # fmt: skip

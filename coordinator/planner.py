@@ -398,6 +398,7 @@ class Planner:
         alive: dict[str, records.WorkerRecord],
     ) -> records.Status:
         """State and reason as people should read them."""
+        status = _replace(status, waits_for="")
         if status.state in records.TERMINAL:
             return status
         if job.desired == "paused":
@@ -406,7 +407,8 @@ class Planner:
             return _replace(status, state="paused", reason="paused by the user")
         if members:
             return _replace(status, state="running", reason=reasons.trouble_of(members, alive))
-        return _replace(status, state="waiting", reason=reasons.waiting_for(_spec(job), allotted, alive))
+        waits_for, reason = reasons.waiting_for(_spec(job), allotted, alive)
+        return _replace(status, state="waiting", reason=reason, waits_for=waits_for)
 
 
 def _replace(status: records.Status, **changes: object) -> records.Status:

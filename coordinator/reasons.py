@@ -9,10 +9,6 @@ if TYPE_CHECKING:
     from .views import JobView
 
 
-REFUSED = "every worker refused this job: "
-"""How the reason begins of a job that no worker here can run."""
-
-
 def short(text: str, length: int) -> str:
     """Cut what goes into a value: with a thousand workers it would outgrow the store's limit."""
     return text if len(text) <= length else text[: length - 4] + " ..."
@@ -45,18 +41,21 @@ def trouble_of(members: tuple[records.Member, ...], alive: dict[str, records.Wor
     return short("; ".join(f"{record.name}: {record.trouble}" for record in here if record.trouble), 2000)
 
 
-def waiting_for(spec: records.JobRecord, allotted: list[str], alive: dict[str, records.WorkerRecord]) -> str:
+def waiting_for(
+    spec: records.JobRecord, allotted: list[str], alive: dict[str, records.WorkerRecord]
+) -> tuple[records.WaitsFor, str]:
     """What a job without members waits for."""
     here = [alive[w] for w in allotted if w in alive]
     refused = [f"{r.name}: {r.refusals[spec.spec]}" for r in alive.values() if spec.spec in r.refusals]
     if here:
         doing = ", ".join(f"{r.name} is {r.state}" for r in here)
-        return short(f"workers are getting ready ({doing})", 500)
+        return "ready", short(f"workers are getting ready ({doing})", 500)
     if refused and len(refused) == len(alive):
-        return short(REFUSED + "; ".join(sorted(refused)), 4000)
+        return "willing", short("every worker refused this job: " + "; ".join(sorted(refused)), 4000)
     if not alive:
-        return "no worker is alive"
+        return "workers", "no worker is alive"
     staying = sum(1 for r in alive.values() if not r.leaving)
     if not staying:
-        return f"the {len(alive)} worker(s) here are leaving"
-    return f"needs {spec.min_workers} free worker(s); the {staying} here serve other jobs or are too few"
+        return "more", f"the {len(alive)} worker(s) here are leaving"
+    lacking = f"needs {spec.min_workers} free worker(s); the {staying} here serve other jobs or are too few"
+    return "more", lacking

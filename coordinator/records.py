@@ -22,6 +22,9 @@ FINAL: frozenset[Cause] = frozenset({"diverged", "nonfinite"})
 JobState = Literal["waiting", "running", "paused", "done", "failed", "cancelled"]
 TERMINAL: frozenset[JobState] = frozenset({"done", "failed", "cancelled"})
 
+WaitsFor = Literal["", "workers", "more", "ready", "willing"]
+"""What a waiting job lacks: any worker; enough that are free; that those it has are ready; one that is willing."""
+
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a member last said of itself.
@@ -198,6 +201,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a job so far.
 
     Args:
+        reason: why, for people. waits_for: the same of a waiting job, for programs.
         attempts: ended attempts by cause, in all.
         streak: attempts ended by `died`, `hang` or `raised` since the job last got further than `streak_step`.
         recoveries: the newest ones; `recovered` counts all.
@@ -206,6 +210,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
     state: JobState = "waiting"
     reason: str = ""
+    waits_for: WaitsFor = ""
     attempts: dict[str, int] = {}
     streak: dict[str, int] = {}
     streak_step: int = -1

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import errno
-import io
-import sys
-from typing import TYPE_CHECKING, Annotated, NoReturn
+try:
+    import errno
+    import io
+    import sys
+    from typing import TYPE_CHECKING, Annotated, NoReturn
 
-import typer
+    import typer
 
-from .. import __version__, logs
-from ..errors import EasyScaleError, ScriptError, UserError
-from . import cli_jobs, cli_run, cli_services
+    from .. import __version__, logs
+    from ..errors import EasyScaleError, ScriptError, UserError
+    from . import cli_jobs, cli_run, cli_services
+except KeyboardInterrupt:  # a quarter of a second in which Ctrl-C would show a traceback
+    raise SystemExit(130) from None
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import signal
-import threading
+import contextlib
 import time
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import structlog
 import typer
 
-from ..coordinator.reasons import REFUSED
 from ..errors import UserError, shown
 from .addresses import open_both
 from .cli_options import Folder, Format, Kv, Output, Store, print_json
+from .interrupts import EXIT_CODE, Interrupts
 from .laps import Laps
+from .local import LocalCluster
 from .submit import Handle, How, place
 
 if TYPE_CHECKING:
-    from types import FrameType
+    from collections.abc import Iterator
 
     from .summary import Summary
 
@@ -32,6 +33,8 @@ Name = Annotated[str | None, typer.Option("--name", help="Run it under this name
 Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Another value for a setting.")]
 Numerics = Annotated[str | None, typer.Option("--numerics", help="native.")]
 Accept = Annotated[bool, typer.Option("--accept-changes", help="Go on although code, data or settings have changed.")]
+
+STOPPING = "finishing the step and committing; once more to stop at once"
 
 SAID: dict[How, str] = {
     "created": "is new",
@@ -84,9 +87,10 @@ def submit(
     """Submit a script's job and return at once; workers elsewhere run it."""
     from .inspect import inspect_script
 
-    spec, bundle = inspect_script(script, job, overrides(name, numerics, sets))
-    _, records_at, objects_at = open_both(kv, store, folder)
-    how = place(records_at, objects_at, spec, bundle, accept_changes=accept_changes)
+    with stopped_in_order():
+        spec, bundle = inspect_script(script, job, overrides(name, numerics, sets))
+        _, records_at, objects_at = open_both(kv, store, folder)
+        how = place(records_at, objects_at, spec, bundle, accept_changes=accept_changes)
     if output is Output.json:
         print_json({**Handle(spec.name, records_at, how).status().as_dict(), "how": how})
         return
@@ -117,65 +121,63 @@ def run(
     """
     from .devices import check_device
     from .inspect import inspect_script
+    from .nursery import Nursery
 
     devices = [check_device(f"cuda:{i}" if device == "cuda" else device) for i in range(workers)]
-    laps = Laps()
-    spec, bundle = inspect_script(script, job, overrides(name, numerics, sets))
-    laps.end("inspect")
-    found, records_at, objects_at = open_both(kv, store, folder)
-    laps.end("open")
-    how = place(records_at, objects_at, spec, bundle, accept_changes=accept_changes)
-    laps.end("place")
-    log.debug("run.submitted", job=spec.name, how=how, **laps.seconds)
-    handle = Handle(spec.name, records_at, how)
-    if handle.status().state == "done":
-        if output is Output.text:
+    settings = overrides(name, numerics, sets)
+    with stopped_in_order() as interrupts, Nursery() as nursery:
+        laps = Laps()
+        spec, bundle = inspect_script(script, job, settings, nursery=nursery)
+        laps.end("inspect")
+        log.debug("run.inspected", job=spec.name)
+        found, records_at, objects_at = open_both(kv, store, folder)
+        laps.end("open")
+        how = place(records_at, objects_at, spec, bundle, accept_changes=accept_changes)
+        laps.end("place")
+        log.debug("run.submitted", job=spec.name, how=how, **laps.seconds)
+        handle = Handle(spec.name, records_at, how)
+        last = handle.status()
+        if last.state != "done":
+            if output is Output.text:
+                size = f"{spec.total_steps} steps, {spec.ests} ESTs, {workers} worker(s)"
+                typer.echo(f"job {spec.name!r} {SAID[how]} ({size})")
+            last = _follow(handle, LocalCluster(found, devices, spec.name, nursery), interrupts)
+        elif output is Output.text:
             typer.echo(f"job {spec.name!r} is done already")
-        _finish(handle.status(), output)
-        return
-    if output is Output.text:
-        typer.echo(f"job {spec.name!r} {SAID[how]} ({spec.total_steps} steps, {spec.ests} ESTs, {workers} worker(s))")
-    last = _follow(handle, found, devices)
     _finish(last, output)
 
 
-def _follow(handle: Handle, found: Any, devices: list[str]) -> Summary:
+@contextmanager
+def stopped_in_order() -> Iterator[Interrupts]:
+    """Ctrl-C in here ends the command with its exit code and without a traceback."""
+    try:
+        with Interrupts() as interrupts:
+            yield interrupts
+    except KeyboardInterrupt:
+        typer.echo("\nstopped; run the same command again to go on", err=True)
+        raise typer.Exit(EXIT_CODE) from None
+
+
+def _follow(handle: Handle, cluster: LocalCluster, interrupts: Interrupts) -> Summary:
     """Run workers until the job is over or the user stops it; what it was like at the end."""
-    from .local import LocalCluster
     from .progress import ProgressView
 
-    stopping = threading.Event()
-
-    def stop(number: int, _: FrameType | None) -> None:
-        if stopping.is_set():
-            raise KeyboardInterrupt
-        stopping.set()
-        what = "finishing the step and committing; once more to stop at once"
-        typer.echo(f"\n{signal.Signals(number).name}: {what}", err=True)
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     last = handle.status()
     refused = time.monotonic()
-    try:
-        with LocalCluster(found, devices, handle.name) as cluster, ProgressView() as view:
-            for last in handle.watch(every=0.5):
-                view.show(_starting(last))
-                if not last.reason.startswith(REFUSED):
-                    refused = time.monotonic()
-                if stopping.is_set() or time.monotonic() - refused > REFUSED_SECONDS:
-                    break
-                cluster.watch_over()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    return handle.status() if stopping.is_set() else last
+    with contextlib.suppress(KeyboardInterrupt), interrupts.gracefully(STOPPING), cluster, ProgressView() as view:
+        for last in handle.watch(every=0.5):
+            view.show(_starting(last))
+            if last.waits_for != "willing":
+                refused = time.monotonic()
+            if interrupts.stopping or time.monotonic() - refused > REFUSED_SECONDS:
+                break
+            cluster.watch_over()
+    return handle.status() if interrupts.stopping else last
 
 
 def _starting(job: Summary) -> Summary:
     """Before the first generation nothing is missing: what it waits for is being started here."""
-    if job.state == "waiting" and not job.workers and not job.reason.startswith(("workers are", "every worker")):
+    if job.state == "waiting" and job.waits_for in ("", "workers"):
         return msgspec.structs.replace(job, reason="starting workers")
     return job
 
@@ -192,7 +194,7 @@ def _finish(last: Summary, output: Output) -> None:
     elif last.state == "failed":
         typer.echo(f"error: job {last.job!r} failed: {last.reason}\n{last.traceback}".rstrip(), err=True)
         typer.echo(f"next: easyscale logs {last.job} | mend it, then run the same command again", err=True)
-    elif last.reason.startswith(REFUSED):
+    elif last.waits_for == "willing":
         typer.echo(f"error: job {last.job!r} cannot run here: {last.reason}", err=True)
         typer.echo(f"next: easyscale logs {last.job} | mend it, then run the same command again", err=True)
     elif last.state == "cancelled":
@@ -204,5 +206,5 @@ def _finish(last: Summary, output: Output) -> None:
             err=True,
         )
     if last.state != "done":
-        ended = last.state in ("failed", "cancelled") or last.reason.startswith(REFUSED)
-        raise typer.Exit(1 if ended else 130)
+        ended = last.state in ("failed", "cancelled") or last.waits_for == "willing"
+        raise typer.Exit(1 if ended else EXIT_CODE)

@@ -32,16 +32,14 @@ def worker(
     grace: Annotated[float, typer.Option(min=0.0, help="Seconds it may take to leave after SIGTERM.")] = 25.0,
     hang: Annotated[float, typer.Option(min=0.1, help="No step is called hanging before this many seconds.")] = 120.0,
     only: Annotated[str | None, typer.Option(metavar="JOB", help="Serve only this job.")] = None,
-    parent: Annotated[int | None, typer.Option(hidden=True, help="Process to die with.")] = None,
+    nursery: Annotated[int | None, typer.Option(hidden=True, help="Descriptor: see nursery.Nursery.adopt.")] = None,
 ) -> None:
     """Serve jobs with one device until told to leave (SIGTERM or Ctrl-C: the step is finished first)."""
     from ..storage.selftest import require_fit
     from .devices import check_device
-    from .runner import die_with
+    from .nursery import Nursery
     from .worker import Worker, WorkerOptions, install_signals
 
-    if parent is not None:
-        die_with(parent)
     device = check_device(device)
     label = name or socket.gethostname().partition(".")[0] or "worker"
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}", label):
@@ -53,9 +51,10 @@ def worker(
     options = WorkerOptions(
         name=label, device=device, folder=found.folder, only=only, ttl=ttl, grace=grace, hang_floor=hang
     )
-    it = Worker(records_at, objects_at, options)
-    install_signals(it)
-    it.run()
+    with Nursery(nursery) as runners:
+        it = Worker(records_at, objects_at, options, runners)
+        install_signals(it)
+        it.run()
     records_at.close()
 
 

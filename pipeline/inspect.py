@@ -1,8 +1,8 @@
 """What must be known of a job before it is submitted: its specification and its code bundle.
 
 `describe` builds the job once, in this process, so that what cannot run is refused before anything is created.
-`inspect_script` has that done by a process of its own (`python -P -m easyscale.pipeline.inspect SCRIPT`): the caller
-imports no torch, and a crash or hang of the user's code becomes an error.
+`inspect_script` has that done by a process of its own, as `python -P -m easyscale.pipeline.inspect SCRIPT` would: the
+caller imports no torch, and a crash or hang of the user's code becomes an error.
 """
 
 from __future__ import annotations
@@ -12,14 +12,12 @@ import faulthandler
 import os
 import signal
 import site
-import subprocess
 import sys
 import sysconfig
-import tempfile
-import threading
 import traceback
-from contextlib import suppress
+from contextlib import closing, nullcontext
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -27,9 +25,11 @@ import structlog
 
 from .. import errors, logs
 from ..errors import ScriptError, SpecError, UserError
+from .births import EXTRA_FD
 from .bundle import Bundle
 from .job import parse_settings
-from .script import ENCODING, MODULE_NAME, entry_of, explained, jobs_in, load, pick, python_command
+from .nursery import Nursery
+from .script import MODULE_NAME, entry_of, explained, jobs_in, load, pick, python_command
 from .spec import JobSpec  # noqa: TC001  # msgspec reads it at run time
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 _PACKAGE = Path(__file__).resolve().parents[1]
+
+STDERR = 2
 
 TIMEOUT = 600.0
 """Seconds after which a script that is still being inspected counts as hung: time to read a large dataset's index."""
@@ -137,7 +139,12 @@ def _warn_of_modules_elsewhere(folder: Path) -> None:
 
 
 def inspect_script(
-    path: Path, job: str | None = None, overrides: Mapping[str, str] | None = None, *, timeout: float = TIMEOUT
+    path: Path,
+    job: str | None = None,
+    overrides: Mapping[str, str] | None = None,
+    *,
+    timeout: float = TIMEOUT,
+    nursery: Nursery | None = None,
 ) -> tuple[JobSpec, Bundle]:
     """`describe` a script's job in a process of its own. What the script prints goes to standard error.
 
@@ -146,46 +153,33 @@ def inspect_script(
         job: the job's name, where the script has several.
         overrides: settings that replace the job's own, as text: see `job.parse_settings`.
         timeout: seconds until the process counts as hung.
+        nursery: where the process comes from; None: one for this purpose.
 
     Raises:
         UserError: what `describe` raised there; a ScriptError for a process that dies or hangs.
     """
-    with tempfile.TemporaryDirectory(prefix="easyscale-inspect-") as scratch:
-        answer, archive = Path(scratch, "answer"), Path(scratch, "bundle")
-        command = [*python_command(__spec__.name), "--bundle", str(archive)]
-        command += [f"--job={job}"] if job is not None else []
-        command += [f"--set={key}={text}" for key, text in (overrides or {}).items()]
-        # a file, not a pipe: a process that the script left behind would keep a pipe open
-        with answer.open("wb") as out:
-            code = _run([*command, "--", str(path)], out.fileno(), timeout, path)
-        spec = _read(answer.read_bytes(), code, path)
-        return spec, Bundle(archive.read_bytes(), spec.script.rpartition("::")[0])
+    arguments = [f"--bundle=/proc/self/fd/{EXTRA_FD}"]
+    arguments += [f"--job={job}"] if job is not None else []
+    arguments += [f"--set={key}={text}" for key, text in (overrides or {}).items()]
+    arguments += ["--", str(path)]
+    # Files, not pipes: a process that the script left behind would keep a pipe open. Without names they never stay.
+    with TemporaryFile() as answer, TemporaryFile() as archive:
+        with nullcontext(nursery) if nursery else Nursery() as mother:
+            code = _run(mother, arguments, (answer.fileno(), STDERR, archive.fileno()), timeout, path)
+        answer.seek(0)
+        spec = _read(answer.read(), code, path)
+        return spec, Bundle(archive.read(), spec.script.rpartition("::")[0])
 
 
-def _run(command: Sequence[str], stdout: int, timeout: float, path: Path) -> int:
-    env = {**os.environ, "PYTHONIOENCODING": ENCODING}
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, start_new_session=True, env=env)
-    ended = threading.Event()
-
-    def notice_end() -> None:
-        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # not reaped: its pid stays its own for the kill
-        ended.set()
-
-    threading.Thread(target=notice_end, daemon=True).start()
-    in_time = False
-    try:
-        in_time = ended.wait(timeout)
-    finally:
-        with suppress(ProcessLookupError):  # also whatever the script has left running
-            os.killpg(process.pid, signal.SIGKILL)
-        ended.wait()
-        code = process.wait()
-    if not in_time:
-        raise ScriptError(
-            f"{path} is still not read and built after {timeout:.0f} s",
-            "look for an endless loop, a lock or a download, at its top level or in its build function",
-        )
-    return code
+def _run(nursery: Nursery, arguments: Sequence[str], fds: Sequence[int], timeout: float, path: Path) -> int:
+    with closing(nursery.child(__spec__.name, arguments, *fds)) as child:
+        try:
+            return child.wait(timeout)
+        except TimeoutError:
+            raise ScriptError(
+                f"{path} is still not read and built after {timeout:.0f} s",
+                "look for an endless loop, a lock or a download, at its top level or in its build function",
+            ) from None
 
 
 def _read(answer: bytes, code: int, path: Path) -> JobSpec:

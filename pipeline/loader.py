@@ -128,9 +128,13 @@ def _one_thread() -> Iterator[None]:
 
 
 def _settle(_worker: int) -> None:
-    """In a new loader process: Ctrl-C is for the runner to handle, and a handler of the runner's is not ours."""
+    """In a new loader process: what asks to stop is for the agent, and a handler of the runner's is not ours.
+
+    Service managers ask all processes at once, and a step that is to be finished needs its samples. A loader process
+    ends with its runner: when it is told so, when it sees it gone, or with the runner's group.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 @contextmanager

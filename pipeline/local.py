@@ -1,16 +1,13 @@
 """Workers and a coordinator on this machine for as long as one command runs: what `easyscale run` stands on.
 
-The workers are the ordinary worker command in processes of their own; the coordinator is a thread. One that dies is
-replaced. When this process dies, however it dies, they die with it.
+The workers are the ordinary worker command in children of the nursery, from where they have their runners too; the
+coordinator is a thread. One that dies is replaced. When this process dies, however it dies, they die with it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -22,6 +19,7 @@ from ..coordinator.coordinator import Coordinator
 from ..coordinator.kv import open_kv
 from ..coordinator.views import parse
 from ..errors import EasyScaleError
+from .births import EXTRA_FD
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,6 +27,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from ..settings import Settings
+    from .nursery import Child, Nursery
 
 log = structlog.get_logger()
 
@@ -45,14 +44,17 @@ class LocalCluster:
         settings: addresses and folder.
         devices: one worker per entry.
         job: the only job that they serve.
+        nursery: where they come from.
         grace: seconds that a worker gets to leave.
     """
 
-    def __init__(self, settings: Settings, devices: Sequence[str], job: str, *, grace: float = 25.0) -> None:
-        self._job = job
+    def __init__(
+        self, settings: Settings, devices: Sequence[str], job: str, nursery: Nursery, *, grace: float = 25.0
+    ) -> None:
+        self._job, self._nursery = job, nursery
         self._settings, self._devices, self._grace = settings, list(devices), grace
         self._stop = threading.Event()
-        self._workers: list[subprocess.Popen[bytes] | None] = [None] * len(self._devices)
+        self._workers: list[Child | None] = [None] * len(self._devices)
         self._started = [0.0] * len(self._devices)
         self._quick = [0] * len(self._devices)
         self._began = [0] * len(self._devices)
@@ -67,18 +69,14 @@ class LocalCluster:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
-        if kind is KeyboardInterrupt:
-            self._signal(signal.SIGKILL)
-        else:
+        if kind is not KeyboardInterrupt:
             self.leave()
+        for worker in self._workers:
+            if worker is not None:
+                worker.close()
         self._stop.set()
         self._coordinator.join(5.0)
         self._kv.close()
-
-    @property
-    def pids(self) -> list[int]:
-        """Process ids of the living workers."""
-        return [worker.pid for worker in self._workers if worker is not None and worker.poll() is None]
 
     def _coordinate(self) -> None:
         try:
@@ -106,26 +104,22 @@ class LocalCluster:
                         + self._log(index).read_bytes()[self._began[index] :][-2000:].decode(errors="replace")
                     )
             elif lived >= RESTART_SECONDS:
-                log.warning("local.worker_died", pid=worker.pid, status=worker.returncode)
+                log.warning("local.worker_died", pid=worker.pid, status=worker.poll())
                 self._start(index)
 
     def leave(self) -> None:
         """Tell all workers to leave, and wait for them as long as they may take."""
-        self._signal(signal.SIGTERM)
+        for worker in self._workers:
+            if worker is not None:
+                worker.signal(signal.SIGTERM, group=False)
         deadline = time.monotonic() + self._grace + 10.0
         try:
             for worker in self._workers:
                 if worker is not None:
-                    with contextlib.suppress(subprocess.TimeoutExpired):
+                    with contextlib.suppress(TimeoutError):
                         worker.wait(max(0.0, deadline - time.monotonic()))
         except KeyboardInterrupt:
             log.warning("local.killed", hint="the second Ctrl-C ends workers at once; nothing committed is lost")
-        self._signal(signal.SIGKILL)
-
-    def _signal(self, number: signal.Signals) -> None:
-        for worker in self._workers:
-            if worker is not None and worker.poll() is None:
-                worker.send_signal(number)
 
     def _log(self, index: int) -> Path:
         return self._settings.folder / "logs" / f"worker-{index}.log"
@@ -133,20 +127,21 @@ class LocalCluster:
     def _start(self, index: int) -> None:
         path = self._log(index)
         path.parent.mkdir(parents=True, exist_ok=True)
-        command = [
-            *(sys.executable, "-P", "-m", "easyscale.pipeline.cli", "worker"),
-            *("--name", f"local{index}", "--device", self._devices[index], "--grace", str(self._grace)),
+        arguments = [
+            *("worker", "--name", f"local{index}", "--device", self._devices[index], "--grace", str(self._grace)),
             *("--kv", self._settings.kv, "--store", self._settings.store, "--folder", str(self._settings.folder)),
-            *("--only", self._job, "--parent", str(os.getpid())),
+            *("--only", self._job, "--nursery", str(EXTRA_FD)),
         ]
-        with path.open("ab") as output:
+        before = self._workers[index]
+        if before is not None:
+            before.close()
+        with path.open("ab") as output, self._nursery.adopt() as desk:
             self._began[index] = output.tell()
-            self._workers[index] = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
-            )
+            fds = output.fileno(), output.fileno(), desk.fileno()
+            self._workers[index] = self._nursery.child("easyscale.pipeline.cli", arguments, *fds)
         self._started[index] = time.monotonic()
 
-    def _forget(self, pid: int) -> None:
+    def _forget(self, pid: int | None) -> None:
         """A worker that died here is known to be dead: nobody needs to wait for its lease to run out."""
         with contextlib.suppress(EasyScaleError):
             for entry in parse(self._kv.range(keys.WORKERS)).workers.values():

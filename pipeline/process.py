@@ -1,26 +1,25 @@
-"""The runner as a child process of its agent: started in a session of its own, heard through a socket pair, its output
+"""The runner as a child process: had from the nursery in a session of its own, heard through a socket pair, its output
 in a log file, ended as a whole group."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from . import messages
+from .births import EXTRA_FD
 from .runner import Environment
-from .script import ENCODING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from .nursery import Nursery
 
 TAIL_BYTES = 2000
 """How much of the end of the log goes with the report of a death."""
@@ -30,6 +29,7 @@ class RunnerProcess:
     """One running child.
 
     Args:
+        nursery: where it comes from.
         store, device, folder, cache: see `runner.Environment`.
         log: file that its output is appended to.
         on_message, on_exit: called from threads of this object.
@@ -37,6 +37,7 @@ class RunnerProcess:
 
     def __init__(
         self,
+        nursery: Nursery,
         *,
         store: str,
         device: str,
@@ -52,30 +53,19 @@ class RunnerProcess:
         self._socket = ours
         self._sending = threading.Lock()
         self._gone = False
-        environment = Environment(
-            fd=theirs.fileno(), store=store, folder=str(folder), device=device, agent=os.getpid(), cache=cache
-        )
+        environment = Environment(fd=EXTRA_FD, store=store, folder=str(folder), device=device, cache=cache)
         log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as output:
+        with log.open("ab") as output, theirs:
             self._began = output.tell()
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "easyscale.pipeline.runner", msgspec.json.encode(environment).decode()],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-                env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": ENCODING},
+            self._child = nursery.child(
+                "easyscale.pipeline.runner",
+                [msgspec.json.encode(environment).decode()],
+                *(output.fileno(), output.fileno(), theirs.fileno()),
             )
-        theirs.close()
+        self._ended = threading.Event()
         self._reader = threading.Thread(target=self._read, name="easyscale-runner", daemon=True)
         self._reader.start()
         threading.Thread(target=self._await_exit, name="easyscale-runner-exit", daemon=True).start()
-
-    @property
-    def pid(self) -> int:
-        """Process id, which is also that of its group."""
-        return self._process.pid
 
     def send(self, message: messages.ToRunner) -> None:
         """Tell it something; one that is gone does not hear it, and its exit is reported anyway."""
@@ -85,19 +75,16 @@ class RunnerProcess:
 
     def signal(self, kind: Literal["stacks", "term", "kill"]) -> None:
         """Signal the process (stacks) or its group."""
-        with contextlib.suppress(ProcessLookupError):
-            if kind == "stacks":
-                os.kill(self.pid, signal.SIGUSR1)
-            else:
-                os.killpg(self.pid, signal.SIGTERM if kind == "term" else signal.SIGKILL)
+        if kind == "stacks":
+            self._child.signal(signal.SIGUSR1, group=False)
+        else:
+            self._child.signal(signal.SIGTERM if kind == "term" else signal.SIGKILL, group=True)
 
     def wait(self, timeout: float) -> None:
         """Wait for its end, by force after `timeout` seconds."""
-        try:
-            self._process.wait(timeout)
-        except subprocess.TimeoutExpired:
+        if not self._ended.wait(timeout):
             self.signal("kill")
-            self._process.wait()
+            self._ended.wait()
 
     def _read(self) -> None:
         with self._socket.makefile("rb") as lines, contextlib.suppress(ConnectionResetError):
@@ -105,15 +92,13 @@ class RunnerProcess:
                 self._on_message(messages.decode_from_runner(line))
 
     def _await_exit(self) -> None:
-        # Loader processes of a runner that was killed would outlive it, and keep its end of the socket open. Its group
-        # is signalled before it is reaped: until then nobody else can get its pid.
-        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-        self.signal("kill")
-        status = self._process.wait()
+        status = self._child.wait()
         self._reader.join()  # its last words come before its death
         with self._sending:  # not under a send: the descriptor could be somebody else's by then
             self._gone = True
             self._socket.close()
+        self._child.close()
+        self._ended.set()
         self._on_exit(self._describe(status))
 
     def _describe(self, status: int) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import multiprocessing
 import os
 import queue
 import signal
@@ -17,7 +18,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import structlog
@@ -39,6 +40,7 @@ from ..errors import (
 )
 from . import messages
 from .laps import Laps
+from .parents import die
 from .session import Session
 
 if TYPE_CHECKING:
@@ -57,14 +59,13 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         fd: file descriptor of the socket to the agent. store: address. folder: for unpacked code and cached blobs.
-        cache: whether to cache blobs (not useful in front of a local folder). agent: pid to die with.
+        cache: whether to cache blobs (not useful in front of a local folder).
     """
 
     fd: int
     store: str
     folder: str
     device: str
-    agent: int
     cache: bool = True
 
 
@@ -97,24 +98,6 @@ class Channel:
                 else:
                     self.inbox.put(message)
         die()
-
-
-def die() -> NoReturn:
-    """End this process and its children now: nobody is left to tell."""
-    if os.getpgrp() == os.getpid():
-        os.killpg(0, signal.SIGKILL)
-    os._exit(1)
-
-
-def die_with(pid: int) -> None:
-    """Ask the kernel to kill this process when its parent `pid` dies (Linux); elsewhere the socket's end does it."""
-    if sys.platform == "linux":
-        import ctypes
-
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != pid:
-            die()
 
 
 class Runner:
@@ -151,6 +134,8 @@ class Runner:
         finally:
             if self._engine is not None:
                 self._engine.close()
+            for child in multiprocessing.active_children():
+                child.kill()  # a loader that is stuck: this process would wait for it for ever
 
     # ---- preparation
 
@@ -433,13 +418,14 @@ def main(arguments: list[str] | None = None) -> None:
     from .. import logs
 
     environment = msgspec.json.decode((arguments or sys.argv[1:])[0], type=Environment)
-    die_with(environment.agent)
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the agent, which lets the step finish
+    # These are for the agent, which lets the step finish; service managers send them to all processes at once.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     logs.configure()
     runner = Runner(environment)
-    import torch  # noqa: F401 - seconds of work that need not wait for the agent's first word
+    import torch  # noqa: F401 - the nursery has done that already, where all is well
 
     log.info("runner.started", pid=os.getpid())
     runner.main()

@@ -25,6 +25,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         state: `waiting`, `running`, `paused`, `done`, `failed` or `cancelled`; reason: why, where that is not plain.
+        waits_for: what a waiting job lacks; see `records.WaitsFor`.
         step, steps: the newest step heard of, and the step at which the job is done.
         committed: step of the newest commit; state_digest, manifest and metrics are that commit's.
         desired: what the user wants: `running`, `paused` or `cancelled`.
@@ -38,6 +39,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     job: str
     state: records.JobState
     reason: str
+    waits_for: records.WaitsFor
     desired: str
     step: int
     steps: int
@@ -74,6 +76,7 @@ def summarize(view: views.JobView) -> Summary:
     return Summary(
         job=view.name,
         state=status.state,
+        waits_for=status.waits_for,
         reason=status.reason or ("" if view.status else "no coordinator has seen it yet"),
         desired=view.desired,
         step=committed if status.state == "done" else max(progress.step, committed),

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from ..coordinator.kv import KeyValueStore
     from ..storage.objects import ObjectStore
+    from .nursery import Nursery
 
 log = structlog.get_logger()
 
@@ -68,10 +69,10 @@ def boot_id(name: str) -> str:
 
 
 class Worker:
-    """One agent with its drivers."""
+    """One agent with its drivers. Its runners come from the nursery."""
 
-    def __init__(self, kv: KeyValueStore, store: ObjectStore, options: WorkerOptions) -> None:
-        self._kv, self._store, self._options = kv, store, options
+    def __init__(self, kv: KeyValueStore, store: ObjectStore, options: WorkerOptions, nursery: Nursery) -> None:
+        self._kv, self._store, self._options, self._nursery = kv, store, options, nursery
         self._events: queue.SimpleQueue[Callable[[float], None]] = queue.SimpleQueue()
         me = records.WorkerRecord(
             id=boot_id(options.name),
@@ -231,6 +232,7 @@ class Worker:
         mine: list[RunnerProcess] = []
         try:
             self._process = RunnerProcess(
+                self._nursery,
                 store=self._store.address,
                 device=options.device,
                 folder=options.folder,

@@ -101,9 +101,12 @@ class Process:
 
     @property
     def children(self) -> list[psutil.Process]:
-        """The living children: the runner of a worker, the workers of `easyscale run`."""
+        """The living children, as if its nursery were not between: the runner of a worker."""
         with contextlib.suppress(psutil.NoSuchProcess):
-            return [child for child in psutil.Process(self.pid).children() if child.status() != psutil.STATUS_ZOMBIE]
+            mine = psutil.Process(self.pid).children()
+            borne = [child for nursery in mine if nursery.name() == "es:nursery" for child in nursery.children()]
+            both = [child for child in mine + borne if child.name() != "es:nursery"]
+            return [child for child in both if child.status() != psutil.STATUS_ZOMBIE]
         return []
 
     @property

@@ -26,6 +26,7 @@ from easyscale.coordinator.kv import Put
 from easyscale.pipeline import cli, cli_options, inspect
 from easyscale.pipeline.bundle import Bundle
 from easyscale.pipeline.joblogs import chunk_key
+from easyscale.pipeline.nursery import Nursery
 from easyscale.pipeline.spec import JobSpec
 from easyscale.storage import s3
 from easyscale.storage.files import FileStore
@@ -127,7 +128,7 @@ class Desk:
                 code = end.code or 0
         return Ran(code, out.getvalue(), err.getvalue())
 
-    def inspect(self, path: Path, job: str | None = None, overrides: dict[str, str] | None = None) -> Any:
+    def inspect(self, path: Path, job: str | None = None, overrides: dict[str, str] | None = None, **_: object) -> Any:
         """Stands in for `inspect_script`."""
         bundle = Bundle.collect(self.folder / "train.py")
         known: dict[str, Any] = {
@@ -162,6 +163,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(inspect, "inspect_script", desk.inspect)
+    monkeypatch.setattr(Nursery, "warm", lambda self: None)  # nobody is born here
     monkeypatch.setattr(cli.logs, "configure", lambda level: None)  # it is this whole process's
     with structlog.testing.capture_logs():
         yield desk

@@ -167,7 +167,7 @@ def test_a_pool_is_kept_when_range_and_step_change_and_ended_by_close() -> None:
     assert not any(process.is_running() for process in processes)
 
 
-def test_loader_processes_survive_an_interrupt_and_their_death_by_sigterm_is_an_error_of_the_next_batch(
+def test_loader_processes_survive_orders_to_stop_and_their_death_is_an_error_of_the_next_batch(
     loaders: list[Loader],
 ) -> None:
     loaders.append(Loader(Where(50), toys.spec(loaders=1)))
@@ -177,8 +177,9 @@ def test_loader_processes_survive_an_interrupt_and_their_death_by_sigterm_is_an_
         loaders[0].start(0, range(4))
         process = psutil.Process(int(loaders[0].next(0, 0)[0][1][0]))
         process.send_signal(signal.SIGINT)
-        assert int(loaders[0].next(0, 1)[0][1][0]) == process.pid
         process.terminate()
+        assert int(loaders[0].next(0, 1)[0][1][0]) == process.pid
+        process.kill()
         with pytest.raises(ProcessDiedError, match="a loader process died"):
             drain(loaders[0], 0, range(2, 4))
         assert not process.is_running()

@@ -42,6 +42,7 @@ def test_jobs_of_higher_priority_and_then_older_ones_come_first(story: Story) ->
     story.decide(SOON)
     assert assigned(story) == {"a": "urgent", "b": "job", "c": "later"}
     assert status_of(story, "job").reason == "workers are getting ready (b is idle)"
+    assert status_of(story, "job").waits_for == "ready"
 
 
 def test_who_gets_no_worker_says_what_it_needs(story: Story) -> None:
@@ -49,6 +50,7 @@ def test_who_gets_no_worker_says_what_it_needs(story: Story) -> None:
     story.worker("a", "ready")
     story.decide()
     assert status_of(story).reason == "needs 2 free worker(s); the 1 here serve other jobs or are too few"
+    assert status_of(story).waits_for == "more"
 
 
 def test_a_job_is_not_run_by_fewer_than_it_needs(story: Story) -> None:

@@ -6,6 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from easyscale.pipeline import messages
+from easyscale.pipeline.nursery import Nursery
 from easyscale.pipeline.process import RunnerProcess
 
 if TYPE_CHECKING:
@@ -21,14 +22,16 @@ def test_a_runner_that_is_gone_can_still_be_spoken_to_and_signalled(tmp_path: Pa
         reasons.append(how)
         ended.set()
 
-    process = RunnerProcess(
-        store="memory://x", device="cpu", folder=tmp_path, cache=False, log=tmp_path / "logs" / "log",
-        on_message=lambda _: None, on_exit=on_exit,
-    )  # fmt: skip
-    process.signal("kill")
-    assert ended.wait(30)
-    process.send(messages.Stop())
-    process.signal("stacks")
-    process.signal("term")
-    process.wait(1.0)
+    with Nursery() as nursery:
+        process = RunnerProcess(
+            nursery,
+            store="memory://x", device="cpu", folder=tmp_path, cache=False, log=tmp_path / "logs" / "log",
+            on_message=lambda _: None, on_exit=on_exit,
+        )  # fmt: skip
+        process.signal("kill")
+        assert ended.wait(30)
+        process.send(messages.Stop())
+        process.signal("stacks")
+        process.signal("term")
+        process.wait(1.0)
     assert "SIGKILL" in reasons[0]

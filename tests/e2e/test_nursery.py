@@ -1,0 +1,42 @@
+"""A nursery is killed under what it has borne: that is lost with it, and nothing else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import psutil
+from cluster import JOBS
+
+if TYPE_CHECKING:
+    from cluster import Cluster, Process
+    from reference import Reference
+
+SMALL = JOBS / "small.py"
+
+
+def kill_nursery(process: Process) -> None:
+    (nursery,) = [child for child in psutil.Process(process.pid).children() if child.name() == "es:nursery"]
+    family = nursery.children(recursive=True)
+    nursery.kill()
+    assert psutil.wait_procs([nursery, *family], timeout=20)[1] == []
+
+
+def test_a_worker_goes_on_with_another_nursery(cluster: Cluster, reference: Reference) -> None:
+    cluster.coordinator()
+    worker = cluster.worker("w0", JOB_PACE="0.02")
+    job = cluster.submit(SMALL)
+    cluster.until_step(job, 12)
+    kill_nursery(worker)
+    result = cluster.result(job)
+    assert worker.running
+    assert cluster.job(job).attempts == {"died": 1}
+    reference.assert_same(cluster, result.manifest, result.state_digest)
+
+
+def test_a_run_goes_on_with_other_workers(cluster: Cluster, reference: Reference) -> None:
+    run = cluster.run(SMALL, workers=2, JOB_PACE="0.02")
+    cluster.until_step("small", 12)
+    kill_nursery(run)
+    done = run.wait()
+    assert done.code == 0, done.err
+    reference.assert_same(cluster, done.last["manifest"], done.last["state_digest"])
