@@ -15,7 +15,7 @@ from user import TRAINING, Ran, User, ended, refused
 if TYPE_CHECKING:
     from pathlib import Path
 
-ROUNDS = 3
+ROUNDS = 2
 
 MEETING = """
 import os, time, pathlib

@@ -28,7 +28,8 @@ def submitted(cluster: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch) -
     far = folder / "far"
     far.mkdir()
     (far / "far_away.py").write_text("")
-    script = folder / "train.py"
+    script = folder / "code" / "train.py"
+    script.parent.mkdir()
     script.write_text("import far_away\n" + TRAINING)
     monkeypatch.setenv("PYTHONPATH", f"{os.environ.get('PYTHONPATH', '')}:{far}")
     spec, bundle = inspect_script(script)
