@@ -105,7 +105,7 @@ def wakes(watch: Watch) -> bool:
 
 
 def test_killed_leader_every_acknowledged_write_is_there_once_and_the_store_needs_no_reopening(
-    three: EtcdCluster,
+    three: EtcdCluster, injected: Callable[[str], None]
 ) -> None:
     store = EtcdStore(three.address)
     counter = Counter(store)
@@ -113,6 +113,7 @@ def test_killed_leader_every_acknowledged_write_is_there_once_and_the_store_need
     for _ in range(2):
         counter.advance(20)
         killed = three.kill_leader()
+        injected("SIGKILL of etcd's leader")
         counter.advance(20)
         three.restart(killed)
     counter.advance(20)
@@ -121,7 +122,9 @@ def test_killed_leader_every_acknowledged_write_is_there_once_and_the_store_need
     store.close()
 
 
-def test_paused_leader_its_silence_costs_one_call_not_the_store(three: EtcdCluster) -> None:
+def test_paused_leader_its_silence_costs_one_call_not_the_store(
+    three: EtcdCluster, injected: Callable[[str], None]
+) -> None:
     leader = three.leader()
     store = EtcdStore("etcd://" + three.endpoints[leader] + "," + three.address.removeprefix("etcd://"))
     assert store.current().target == three.endpoints[leader]
@@ -129,6 +132,7 @@ def test_paused_leader_its_silence_costs_one_call_not_the_store(three: EtcdClust
     counter.start()
     counter.advance(5)
     three.pause(leader)
+    injected("SIGSTOP of etcd")
     counter.advance(20)
     three.resume(leader)
     counter.end()

@@ -9,11 +9,15 @@ from easyscale.storage.blobs import blob_key
 from easyscale.storage.manifests import read_manifest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cluster import Cluster
     from reference import Reference
 
 
-def test_a_damaged_head_is_named_and_its_parent_used(cluster: Cluster, reference: Reference) -> None:
+def test_a_damaged_head_is_named_and_its_parent_used(
+    cluster: Cluster, reference: Reference, injected: Callable[[str], None]
+) -> None:
     run = cluster.run(JOBS / "small.py", JOB_PACE="0.01")
     cluster.until("small", lambda now: now.committed >= 30)
     run.kill()
@@ -28,6 +32,7 @@ def test_a_damaged_head_is_named_and_its_parent_used(cluster: Cluster, reference
     content[len(content) // 2] ^= 1
     path.chmod(0o644)
     path.write_bytes(content)
+    injected("a bit of a commit flipped")
 
     done = cluster.run(JOBS / "small.py").wait()
     assert done.code == 0

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from cluster import JOBS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from cluster import Cluster
@@ -16,7 +17,7 @@ SMALL = JOBS / "small.py"
 
 
 def test_code_that_holds_the_gil_for_longer_than_the_lease_costs_nothing(
-    cluster: Cluster, reference: Reference, tmp_path: Path
+    cluster: Cluster, reference: Reference, tmp_path: Path, injected: Callable[[str], None]
 ) -> None:
     cluster.coordinator()
     once = tmp_path / "held"
@@ -26,6 +27,7 @@ def test_code_that_holds_the_gil_for_longer_than_the_lease_costs_nothing(
     before = cluster.until(job, lambda now: len(now.workers) == 2)
     result = cluster.result(job)
     assert once.exists()
+    injected("user code that holds the GIL")
     after = cluster.job(job)
     assert after.attempts == {}
     assert after.recoveries == []
@@ -34,7 +36,7 @@ def test_code_that_holds_the_gil_for_longer_than_the_lease_costs_nothing(
 
 
 def test_a_step_that_hangs_is_ended_with_its_stacks_and_the_job_goes_on(
-    cluster: Cluster, reference: Reference, tmp_path: Path
+    cluster: Cluster, reference: Reference, tmp_path: Path, injected: Callable[[str], None]
 ) -> None:
     cluster.coordinator()
     once = tmp_path / "hung"
@@ -44,6 +46,7 @@ def test_a_step_that_hangs_is_ended_with_its_stacks_and_the_job_goes_on(
     job = cluster.submit(SMALL)
     result = cluster.result(job)
     assert once.exists()
+    injected("user code that hangs")
     after = cluster.job(job)
     assert after.attempts["hang"] == 1
     assert after.attempts.keys() <= {"hang", "preempted"}

@@ -22,7 +22,7 @@ SMALL = JOBS / "small.py"
 
 
 def test_workers_killed_at_random_moments_are_replaced_while_the_others_go_on(
-    cluster: Cluster, reference: Reference
+    cluster: Cluster, reference: Reference, injected: Callable[[str], None]
 ) -> None:
     chance = random.Random(1)
     cluster.coordinator()
@@ -36,6 +36,7 @@ def test_workers_killed_at_random_moments_are_replaced_while_the_others_go_on(
         if now.state == "done":
             break
         workers.pop(chance.choice(now.workers).partition("-")[0]).kill()
+        injected("SIGKILL of a worker")
         killed += 1
         workers[f"w{2 + killed}"] = cluster.worker(f"w{2 + killed}", JOB_PACE="0.04")
         cluster.until(job, lambda new, old=now: new.state == "done" or new.generation > old.generation)
@@ -48,7 +49,7 @@ def test_workers_killed_at_random_moments_are_replaced_while_the_others_go_on(
 
 
 def test_everything_killed_at_random_moments_and_rerun_comes_to_the_same_bits(
-    cluster: Cluster, reference: Reference
+    cluster: Cluster, reference: Reference, injected: Callable[[str], None]
 ) -> None:
     chance = random.Random(2)
 
@@ -64,6 +65,7 @@ def test_everything_killed_at_random_moments_and_rerun_comes_to_the_same_bits(
             cluster.assert_nothing_left()
         else:
             cluster.kill_all()
+        injected("SIGKILL of everything at once")
         heads.append(cluster.job("small").committed)
     done = start().wait()
     assert done.code == 0
@@ -72,10 +74,13 @@ def test_everything_killed_at_random_moments_and_rerun_comes_to_the_same_bits(
     reference.assert_same(cluster, done.last["manifest"], done.last["state_digest"])
 
 
-def test_everything_killed_while_it_starts_does_no_harm(cluster: Cluster, reference: Reference) -> None:
+def test_everything_killed_while_it_starts_does_no_harm(
+    cluster: Cluster, reference: Reference, injected: Callable[[str], None]
+) -> None:
     run = cluster.run(SMALL, workers=2)
     cluster.until("small", lambda now: True)  # the job exists: its workers are just being started
     run.kill()
+    injected("SIGKILL of everything at once")
     cluster.assert_nothing_left()
     assert cluster.job("small").committed == 0
     done = cluster.run(SMALL).wait()
@@ -83,7 +88,9 @@ def test_everything_killed_while_it_starts_does_no_harm(cluster: Cluster, refere
     reference.assert_same(cluster, done.last["manifest"], done.last["state_digest"])
 
 
-def test_a_runner_killed_under_a_living_agent_is_counted_and_replaced(cluster: Cluster, reference: Reference) -> None:
+def test_a_runner_killed_under_a_living_agent_is_counted_and_replaced(
+    cluster: Cluster, reference: Reference, injected: Callable[[str], None]
+) -> None:
     cluster.coordinator()
     workers = [cluster.worker(f"w{i}", JOB_PACE="0.03") for i in range(2)]
     job = cluster.submit(SMALL)
@@ -91,6 +98,7 @@ def test_a_runner_killed_under_a_living_agent_is_counted_and_replaced(cluster: C
     cluster.until_step(job, 12)
     (runner,) = workers[0].children
     runner.send_signal(signal.SIGKILL)
+    injected("SIGKILL of a runner")
     cluster.until(job, lambda now: now.attempts.get("died") == 1)
     result = cluster.result(job)
     assert workers[0].running
@@ -100,7 +108,9 @@ def test_a_runner_killed_under_a_living_agent_is_counted_and_replaced(cluster: C
     reference.assert_same(cluster, result.manifest, result.state_digest)
 
 
-def test_loader_processes_end_with_a_runner_that_is_killed(cluster: Cluster, reference: Reference) -> None:
+def test_loader_processes_end_with_a_runner_that_is_killed(
+    cluster: Cluster, reference: Reference, injected: Callable[[str], None]
+) -> None:
     cluster.coordinator()
     worker = cluster.worker("w0", JOB_PACE="0.02")
     job = cluster.submit(SMALL, loaders=2)
@@ -109,6 +119,7 @@ def test_loader_processes_end_with_a_runner_that_is_killed(cluster: Cluster, ref
     loaders = runner.children(recursive=True)
     assert len(loaders) >= 2
     runner.send_signal(signal.SIGKILL)
+    injected("SIGKILL of a runner")
     _, alive = psutil.wait_procs([runner, *loaders], timeout=20)
     assert alive == []
     result = cluster.result(job)
@@ -157,12 +168,15 @@ def test_a_job_killed_at_every_step_within_an_epoch_takes_each_sample_once(
     reference.assert_same(cluster, result.manifest, result.state_digest)  # sample ids and learning rates included
 
 
-def test_a_step_that_always_kills_its_runner_fails_the_job_with_evidence(cluster: Cluster) -> None:
+def test_a_step_that_always_kills_its_runner_fails_the_job_with_evidence(
+    cluster: Cluster, injected: Callable[[str], None]
+) -> None:
     cluster.coordinator()
     cluster.worker("w0", JOB_FAULT="die:5")
     job = cluster.submit(SMALL, retries=Retries(died=1))
     now = cluster.until(job, lambda now: now.state == "failed")
     assert now.attempts == {"died": 2}
+    injected("SIGKILL of a runner by its own step")
     assert "step 5 " in now.reason
     assert "quarantined" in now.reason
     assert "SIGKILL" in now.reason

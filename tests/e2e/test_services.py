@@ -35,7 +35,7 @@ def services(
 
 
 def test_a_job_from_a_script_on_workers_started_by_hand_survives_a_kill(
-    services: Cluster, reference: Reference, tmp_path: Path
+    services: Cluster, reference: Reference, tmp_path: Path, injected: Callable[[str], None]
 ) -> None:
     services.coordinator()
     first, _ = services.worker("w0", JOB_PACE="0.04"), services.worker("w1", JOB_PACE="0.04")
@@ -50,6 +50,7 @@ def test_a_job_from_a_script_on_workers_started_by_hand_survives_a_kill(
     services.until(job, lambda now: len(now.workers) == 2)
     services.until_step(job, 15)
     first.kill()
+    injected("SIGKILL of a worker")
     services.worker("w2", JOB_PACE="0.04")
     services.until(job, lambda now: any("w2" in worker for worker in now.workers))
     result = services.result(job)
