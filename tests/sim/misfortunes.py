@@ -218,7 +218,7 @@ EVERY = [
 ]  # fmt: skip
 """All kinds."""
 
-LIVELY = [join, join, leave, kill_machine, kill_runner, stop_agent, coordinator_stops, coordinator_dies]
+LIVELY = [join, join, leave, kill_machine, kill_runner, stop_agent, coordinator_stops, coordinator_dies, rot, rot]
 """Memberships change all the time, and commits go on: those who are stopped before they publish have missed much."""
 
 STOPS = [stop_machine, stop_agent, stop_runner]
