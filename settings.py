@@ -24,6 +24,9 @@ KEYS = ("kv", "store", "folder")
 PROJECT_FILE = "easyscale.toml"
 DEFAULT_FOLDER = ".easyscale"
 
+IGNORE_ALL = "*\n"
+"""The `.gitignore` of a local folder: neither git nor a code bundle takes what is in it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -47,9 +50,8 @@ class Settings:
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            ignore = self.folder / ".gitignore"
-            if not ignore.exists():
-                ignore.write_text("*\n")
+            if not any(self.folder.iterdir()):  # else it may hold what is the user's
+                (self.folder / ".gitignore").write_text(IGNORE_ALL)
         except OSError as error:
             raise UserError(
                 f"folder {self.folder} cannot be used: {error.strerror}",

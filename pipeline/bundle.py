@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import io
+import re
 import stat
 import struct
 import tempfile
@@ -19,6 +20,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from ..errors import CorruptError, ScriptError, UnavailableError
+from ..settings import IGNORE_ALL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -163,7 +165,16 @@ def _is_folder(path: Path) -> bool:
 
 
 def _is_skipped(folder: Path) -> bool:
-    return folder.name.startswith(".") or folder.name in NOT_CODE or (folder / "pyvenv.cfg").exists()
+    tools = folder.name.startswith(".") or folder.name in NOT_CODE or (folder / "pyvenv.cfg").exists()
+    return tools or _is_local_folder(folder) or bool(re.fullmatch("[0-9a-f]{64}", folder.name))  # unpacked by `unpack`
+
+
+def _is_local_folder(folder: Path) -> bool:
+    """Whether it is a local folder of ours (`--folder`), which another run may have left beside the script."""
+    try:
+        return (folder / ".gitignore").read_text() == IGNORE_ALL
+    except (OSError, ValueError):
+        return False
 
 
 def _matches(folder: Path, pattern: str) -> set[Path]:

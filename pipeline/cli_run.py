@@ -120,14 +120,14 @@ def run(
     Ctrl-C once: finish the step, commit, stop. Twice: stop at once.
     """
     from .devices import check_device
+    from .forkserver import ForkServer
     from .inspect import inspect_script
-    from .nursery import Nursery
 
     devices = [check_device(f"cuda:{i}" if device == "cuda" else device) for i in range(workers)]
     settings = overrides(name, numerics, sets)
-    with stopped_in_order() as interrupts, Nursery() as nursery:
+    with stopped_in_order() as interrupts, ForkServer() as fork_server:
         laps = Laps()
-        spec, bundle = inspect_script(script, job, settings, nursery=nursery)
+        spec, bundle = inspect_script(script, job, settings, fork_server=fork_server)
         laps.end("inspect")
         log.debug("run.inspected", job=spec.name)
         found, records_at, objects_at = open_both(kv, store, folder)
@@ -141,7 +141,7 @@ def run(
             if output is Output.text:
                 size = f"{spec.total_steps} steps, {spec.ests} ESTs, {workers} worker(s)"
                 typer.echo(f"job {spec.name!r} {SAID[how]} ({size})")
-            last = _follow(handle, LocalCluster(found, devices, spec.name, nursery), interrupts)
+            last = _follow(handle, LocalCluster(found, devices, spec.name, fork_server), interrupts)
         elif output is Output.text:
             typer.echo(f"job {spec.name!r} is done already")
     _finish(last, output)

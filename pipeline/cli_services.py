@@ -32,12 +32,12 @@ def worker(
     grace: Annotated[float, typer.Option(min=0.0, help="Seconds it may take to leave after SIGTERM.")] = 25.0,
     hang: Annotated[float, typer.Option(min=0.1, help="No step is called hanging before this many seconds.")] = 120.0,
     only: Annotated[str | None, typer.Option(metavar="JOB", help="Serve only this job.")] = None,
-    nursery: Annotated[int | None, typer.Option(hidden=True, help="Descriptor: see nursery.Nursery.adopt.")] = None,
+    fork_server: Annotated[int | None, typer.Option(hidden=True, help="Descriptor: see ForkServer.share.")] = None,
 ) -> None:
     """Serve jobs with one device until told to leave (SIGTERM or Ctrl-C: the step is finished first)."""
     from ..storage.selftest import require_fit
     from .devices import check_device
-    from .nursery import Nursery
+    from .forkserver import ForkServer
     from .worker import Worker, WorkerOptions, install_signals
 
     device = check_device(device)
@@ -51,7 +51,7 @@ def worker(
     options = WorkerOptions(
         name=label, device=device, folder=found.folder, only=only, ttl=ttl, grace=grace, hang_floor=hang
     )
-    with Nursery(nursery) as runners:
+    with ForkServer(fork_server) as runners:
         it = Worker(records_at, objects_at, options, runners)
         install_signals(it)
         it.run()

@@ -25,10 +25,10 @@ import structlog
 
 from .. import errors, logs
 from ..errors import ScriptError, SpecError, UserError
-from .births import EXTRA_FD
 from .bundle import Bundle
+from .forkserver import ForkServer
+from .forkserver_messages import EXTRA_FD
 from .job import parse_settings
-from .nursery import Nursery
 from .script import MODULE_NAME, entry_of, explained, jobs_in, load, pick, python_command
 from .spec import JobSpec  # noqa: TC001  # msgspec reads it at run time
 
@@ -144,7 +144,7 @@ def inspect_script(
     overrides: Mapping[str, str] | None = None,
     *,
     timeout: float = TIMEOUT,
-    nursery: Nursery | None = None,
+    fork_server: ForkServer | None = None,
 ) -> tuple[JobSpec, Bundle]:
     """`describe` a script's job in a process of its own. What the script prints goes to standard error.
 
@@ -153,7 +153,7 @@ def inspect_script(
         job: the job's name, where the script has several.
         overrides: settings that replace the job's own, as text: see `job.parse_settings`.
         timeout: seconds until the process counts as hung.
-        nursery: where the process comes from; None: one for this purpose.
+        fork_server: where the process comes from; None: one for this purpose.
 
     Raises:
         UserError: what `describe` raised there; a ScriptError for a process that dies or hangs.
@@ -164,15 +164,15 @@ def inspect_script(
     arguments += ["--", str(path)]
     # Files, not pipes: a process that the script left behind would keep a pipe open. Without names they never stay.
     with TemporaryFile() as answer, TemporaryFile() as archive:
-        with nullcontext(nursery) if nursery else Nursery() as mother:
-            code = _run(mother, arguments, (answer.fileno(), STDERR, archive.fileno()), timeout, path)
+        with nullcontext(fork_server) if fork_server else ForkServer() as parent:
+            code = _run(parent, arguments, (answer.fileno(), STDERR, archive.fileno()), timeout, path)
         answer.seek(0)
         spec = _read(answer.read(), code, path)
         return spec, Bundle(archive.read(), spec.script.rpartition("::")[0])
 
 
-def _run(nursery: Nursery, arguments: Sequence[str], fds: Sequence[int], timeout: float, path: Path) -> int:
-    with closing(nursery.child(__spec__.name, arguments, *fds)) as child:
+def _run(fork_server: ForkServer, arguments: Sequence[str], fds: Sequence[int], timeout: float, path: Path) -> int:
+    with closing(fork_server.child(__spec__.name, arguments, *fds)) as child:
         try:
             return child.wait(timeout)
         except TimeoutError:

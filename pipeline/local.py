@@ -1,6 +1,6 @@
 """Workers and a coordinator on this machine for as long as one command runs: what `easyscale run` stands on.
 
-The workers are the ordinary worker command in children of the nursery, from where they have their runners too; the
+The workers are the ordinary worker command in children of the fork server, from where they have their runners too; the
 coordinator is a thread. One that dies is replaced. When this process dies, however it dies, they die with it.
 """
 
@@ -19,7 +19,7 @@ from ..coordinator.coordinator import Coordinator
 from ..coordinator.kv import open_kv
 from ..coordinator.views import parse
 from ..errors import EasyScaleError
-from .births import EXTRA_FD
+from .forkserver_messages import EXTRA_FD
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from ..settings import Settings
-    from .nursery import Child, Nursery
+    from .forkserver import Child, ForkServer
 
 log = structlog.get_logger()
 
@@ -44,14 +44,14 @@ class LocalCluster:
         settings: addresses and folder.
         devices: one worker per entry.
         job: the only job that they serve.
-        nursery: where they come from.
+        fork_server: where they come from.
         grace: seconds that a worker gets to leave.
     """
 
     def __init__(
-        self, settings: Settings, devices: Sequence[str], job: str, nursery: Nursery, *, grace: float = 25.0
+        self, settings: Settings, devices: Sequence[str], job: str, fork_server: ForkServer, *, grace: float = 25.0
     ) -> None:
-        self._job, self._nursery = job, nursery
+        self._job, self._fork_server = job, fork_server
         self._settings, self._devices, self._grace = settings, list(devices), grace
         self._stop = threading.Event()
         self._workers: list[Child | None] = [None] * len(self._devices)
@@ -130,15 +130,15 @@ class LocalCluster:
         arguments = [
             *("worker", "--name", f"local{index}", "--device", self._devices[index], "--grace", str(self._grace)),
             *("--kv", self._settings.kv, "--store", self._settings.store, "--folder", str(self._settings.folder)),
-            *("--only", self._job, "--nursery", str(EXTRA_FD)),
+            *("--only", self._job, "--fork-server", str(EXTRA_FD)),
         ]
         before = self._workers[index]
         if before is not None:
             before.close()
-        with path.open("ab") as output, self._nursery.adopt() as desk:
+        with path.open("ab") as output, self._fork_server.share() as connection:
             self._began[index] = output.tell()
-            fds = output.fileno(), output.fileno(), desk.fileno()
-            self._workers[index] = self._nursery.child("easyscale.pipeline.cli", arguments, *fds)
+            fds = output.fileno(), output.fileno(), connection.fileno()
+            self._workers[index] = self._fork_server.child("easyscale.pipeline.cli", arguments, *fds)
         self._started[index] = time.monotonic()
 
     def _forget(self, pid: int | None) -> None:

@@ -1,5 +1,5 @@
-"""The runner as a child process: had from the nursery in a session of its own, heard through a socket pair, its output
-in a log file, ended as a whole group."""
+"""The runner as a child process: forked from the fork server into a session of its own, heard through a socket pair,
+its output in a log file, ended as a whole group."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from . import messages
-from .births import EXTRA_FD
+from .forkserver_messages import EXTRA_FD
 from .runner import Environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from .nursery import Nursery
+    from .forkserver import ForkServer
 
 TAIL_BYTES = 2000
 """How much of the end of the log goes with the report of a death."""
@@ -29,7 +29,7 @@ class RunnerProcess:
     """One running child.
 
     Args:
-        nursery: where it comes from.
+        fork_server: where it comes from.
         store, device, folder, cache: see `runner.Environment`.
         log: file that its output is appended to.
         on_message, on_exit: called from threads of this object.
@@ -37,7 +37,7 @@ class RunnerProcess:
 
     def __init__(
         self,
-        nursery: Nursery,
+        fork_server: ForkServer,
         *,
         store: str,
         device: str,
@@ -57,7 +57,7 @@ class RunnerProcess:
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as output, theirs:
             self._began = output.tell()
-            self._child = nursery.child(
+            self._child = fork_server.child(
                 "easyscale.pipeline.runner",
                 [msgspec.json.encode(environment).decode()],
                 *(output.fileno(), output.fileno(), theirs.fileno()),

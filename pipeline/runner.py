@@ -425,7 +425,7 @@ def main(arguments: list[str] | None = None) -> None:
         signal.signal(number, signal.SIG_IGN)
     logs.configure()
     runner = Runner(environment)
-    import torch  # noqa: F401 - the nursery has done that already, where all is well
+    import torch  # noqa: F401 - the fork server has done that already, where all is well
 
     log.info("runner.started", pid=os.getpid())
     runner.main()

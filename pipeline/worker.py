@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from ..coordinator.kv import KeyValueStore
     from ..storage.objects import ObjectStore
-    from .nursery import Nursery
+    from .forkserver import ForkServer
 
 log = structlog.get_logger()
 
@@ -69,10 +69,10 @@ def boot_id(name: str) -> str:
 
 
 class Worker:
-    """One agent with its drivers. Its runners come from the nursery."""
+    """One agent with its drivers. Its runners come from the fork server."""
 
-    def __init__(self, kv: KeyValueStore, store: ObjectStore, options: WorkerOptions, nursery: Nursery) -> None:
-        self._kv, self._store, self._options, self._nursery = kv, store, options, nursery
+    def __init__(self, kv: KeyValueStore, store: ObjectStore, options: WorkerOptions, fork_server: ForkServer) -> None:
+        self._kv, self._store, self._options, self._fork_server = kv, store, options, fork_server
         self._events: queue.SimpleQueue[Callable[[float], None]] = queue.SimpleQueue()
         me = records.WorkerRecord(
             id=boot_id(options.name),
@@ -232,7 +232,7 @@ class Worker:
         mine: list[RunnerProcess] = []
         try:
             self._process = RunnerProcess(
-                self._nursery,
+                self._fork_server,
                 store=self._store.address,
                 device=options.device,
                 folder=options.folder,

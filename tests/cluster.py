@@ -101,11 +101,12 @@ class Process:
 
     @property
     def children(self) -> list[psutil.Process]:
-        """The living children, as if its nursery were not between: the runner of a worker."""
+        """The living children, as if its fork server were not between: the runner of a worker."""
         with contextlib.suppress(psutil.NoSuchProcess):
             mine = psutil.Process(self.pid).children()
-            borne = [child for nursery in mine if nursery.name() == "es:nursery" for child in nursery.children()]
-            both = [child for child in mine + borne if child.name() != "es:nursery"]
+            servers = [child for child in mine if child.name() == "es:forkserver"]
+            forked = [child for server in servers for child in server.children()]
+            both = [child for child in mine + forked if child not in servers]
             return [child for child in both if child.status() != psutil.STATUS_ZOMBIE]
         return []
 

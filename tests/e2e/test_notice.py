@@ -46,7 +46,7 @@ def test_sigterm_for_all_processes_is_honoured_while_warming_up_training_evaluat
     job = cluster.submit(STAGES, loaders=2)
     until_exists(sign)
     family = psutil.Process(worker.pid).children(recursive=True)
-    assert len(family) == (2 if stage == "build" else 4), "its nursery, its runner and two loaders"
+    assert len(family) == (2 if stage == "build" else 4), "its fork server, its runner and two loaders"
     for process in family:
         process.send_signal(signal.SIGTERM)
     worker.signal(signal.SIGTERM)

@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from easyscale import settings
 from easyscale.errors import CorruptError, ScriptError
 from easyscale.pipeline import bundle as bundle_module
 from easyscale.pipeline.bundle import Bundle, difference, unpack
@@ -52,6 +53,19 @@ def test_it_leaves_out_what_tools_made(tmp_path: Path) -> None:
     for hidden in (".git", ".venv", ".easyscale"):
         write(tmp_path / hidden)
     assert Bundle.collect(script).names == {"train.py", "good/x.py"}
+
+
+def test_it_leaves_out_the_local_folder_of_runs_wherever_it_lies(tmp_path: Path) -> None:
+    """Or the next run would find the copy of the code that the first one has unpacked, and call it a change."""
+    script = write(tmp_path)
+    first = Bundle.collect(script)
+    for place in (tmp_path / "out", tmp_path):  # a folder of its own, or one that was there
+        folder = settings.resolve(folder=str(place)).make_folder()
+        unpack(first.data, folder / "code")
+        (folder / "kv.sqlite").write_text("")
+    assert Bundle.collect(script).data == first.data
+    assert Bundle.collect(script, ["**/*.sqlite"]).names == {"train.py", "kv.sqlite"}
+    assert not (tmp_path / ".gitignore").exists(), "git shall not lose sight of what is the user's"
 
 
 def test_links_are_followed_inside_the_folder_only(tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ from easyscale.coordinator.embedded import EmbeddedStore
 from easyscale.coordinator.kv import Put
 from easyscale.pipeline import cli, cli_options, inspect
 from easyscale.pipeline.bundle import Bundle
+from easyscale.pipeline.forkserver import ForkServer
 from easyscale.pipeline.joblogs import chunk_key
-from easyscale.pipeline.nursery import Nursery
 from easyscale.pipeline.spec import JobSpec
 from easyscale.storage import s3
 from easyscale.storage.files import FileStore
@@ -163,7 +163,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(inspect, "inspect_script", desk.inspect)
-    monkeypatch.setattr(Nursery, "warm", lambda self: None)  # nobody is born here
+    monkeypatch.setattr(ForkServer, "warm", lambda self: None)  # nothing is forked here
     monkeypatch.setattr(cli.logs, "configure", lambda level: None)  # it is this whole process's
     with structlog.testing.capture_logs():
         yield desk

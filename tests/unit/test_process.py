@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from easyscale.pipeline import messages
-from easyscale.pipeline.nursery import Nursery
+from easyscale.pipeline.forkserver import ForkServer
 from easyscale.pipeline.process import RunnerProcess
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ def test_a_runner_that_is_gone_can_still_be_spoken_to_and_signalled(tmp_path: Pa
         reasons.append(how)
         ended.set()
 
-    with Nursery() as nursery:
+    with ForkServer() as fork_server:
         process = RunnerProcess(
-            nursery,
+            fork_server,
             store="memory://x", device="cpu", folder=tmp_path, cache=False, log=tmp_path / "logs" / "log",
             on_message=lambda _: None, on_exit=on_exit,
         )  # fmt: skip

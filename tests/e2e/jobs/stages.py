@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import ClassVar
 
 import easyscale as es
 import torch
@@ -50,15 +51,15 @@ def until_made(sign: Path) -> None:
 class Numbers(Dataset[Tensor]):
     """Sample i is drawn at random."""
 
-    fetched = 0
+    fetched: ClassVar[set[int]] = set()
 
     def __len__(self) -> int:
         return 16
 
     def __getitem__(self, index: int) -> Tensor:
         if get_worker_info() is not None:
-            self.fetched += 1
-            if self.fetched > 2:  # not the first batch
+            self.fetched.add(index)  # an item may be fetched twice: see `loader`
+            if len(self.fetched) > 2:  # not the first batch
                 pause("loader")
         return torch.randn(4) + index
 

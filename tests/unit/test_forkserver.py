@@ -1,4 +1,4 @@
-"""Children of the nursery are as good as fresh processes, and end with whoever wanted them."""
+"""Children of the fork server are as good as fresh processes, and end with whoever wanted them."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from typing import IO, TYPE_CHECKING, Any
 
 import psutil
 import pytest
-from easyscale.pipeline import nursery_process
-from easyscale.pipeline.births import EXTRA_FD
-from easyscale.pipeline.nursery import LOST, Nursery
+from easyscale.pipeline import forkserver_process
+from easyscale.pipeline.forkserver import LOST, ForkServer
+from easyscale.pipeline.forkserver_messages import EXTRA_FD
+from easyscale.pipeline.script import ENCODING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
 SECONDS = 60.0
-PROBE = "newborn"
-"""The module below, which the tests put where the nursery finds it."""
+PROBE = "a_child"
+"""The module below, which the tests put where the fork server finds it."""
 
-NEWBORN = '''
-"""Tells what it was born with, then does as it is told."""
+CHILD = '''
+"""Tells what it was started with, then does as it is told."""
 import json, os, random, signal, subprocess, sys, time
 
 def tell():
@@ -69,7 +70,7 @@ if __name__ == "__main__":
 @pytest.fixture(scope="module")
 def module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("modules")
-    (folder / f"{PROBE}.py").write_text(NEWBORN)
+    (folder / f"{PROBE}.py").write_text(CHILD)
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), *([before] if before else [])])
     yield folder
@@ -80,8 +81,8 @@ def module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def nursery(module: Path) -> Iterator[Nursery]:
-    with Nursery() as it:
+def fork_server(module: Path) -> Iterator[ForkServer]:
+    with ForkServer() as it:
         yield it
 
 
@@ -91,18 +92,18 @@ def outputs(count: int) -> Iterator[list[IO[bytes]]]:
         yield [stack.enter_context(TemporaryFile()) for _ in range(count)]
 
 
-def born(nursery: Nursery, *arguments: str, outputs_of: int = 3) -> tuple[int, list[bytes]]:
+def ran(fork_server: ForkServer, *arguments: str, outputs_of: int = 3) -> tuple[int, list[bytes]]:
     """A child run to its end: its status, and what it wrote."""
     with outputs(outputs_of) as files:
-        with closing(nursery.child(PROBE, arguments, *(file.fileno() for file in files))) as child:
+        with closing(fork_server.child(PROBE, arguments, *(file.fileno() for file in files))) as child:
             status = child.wait(SECONDS)
         for file in files:
             file.seek(0)
         return status, [file.read() for file in files]
 
 
-def told(nursery: Nursery) -> dict[str, Any]:
-    status, written = born(nursery, "tell", outputs_of=2)
+def told(fork_server: ForkServer) -> dict[str, Any]:
+    status, written = ran(fork_server, "tell", outputs_of=2)
     assert status == 0, written
     found: dict[str, Any] = json.loads(written[0])
     return found
@@ -115,15 +116,15 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_a_child_is_born_with_what_a_fresh_process_has(nursery: Nursery, module: Path) -> None:
-    child = told(nursery)
+def test_a_child_is_started_with_what_a_fresh_process_has(fork_server: ForkServer, module: Path) -> None:
+    child = told(fork_server)
     fresh = subprocess.run(
         [sys.executable, "-P", "-m", PROBE, "tell"],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         check=True,
         start_new_session=True,
-        env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1"},
+        env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": ENCODING},
     )
     other = json.loads(fresh.stdout)
     assert child["warm"], "it was to be spared the imports"
@@ -137,43 +138,43 @@ def test_a_child_is_born_with_what_a_fresh_process_has(nursery: Nursery, module:
     assert not child["cuda"]
 
 
-def test_children_draw_other_random_numbers_where_fresh_processes_would(nursery: Nursery) -> None:
-    first, second = told(nursery), told(nursery)
+def test_children_draw_other_random_numbers_where_fresh_processes_would(fork_server: ForkServer) -> None:
+    first, second = told(fork_server), told(fork_server)
     assert first["random"] != second["random"]
     assert first["numpy random"] != second["numpy random"]
     assert first["torch random"] != second["torch random"]
 
 
-def test_how_a_child_ends_is_told_as_of_a_process_of_ones_own(nursery: Nursery) -> None:
-    assert born(nursery, "exit", "0")[0] == 0
-    assert born(nursery, "exit", "7")[0] == 7
-    status, written = born(nursery, "raise")
+def test_how_a_child_ends_is_told_as_of_a_process_of_ones_own(fork_server: ForkServer) -> None:
+    assert ran(fork_server, "exit", "0")[0] == 0
+    assert ran(fork_server, "exit", "7")[0] == 7
+    status, written = ran(fork_server, "raise")
     assert status == 1
     assert b"ValueError: it went wrong" in written[1]
-    with outputs(2) as files, closing(nursery.child(PROBE, ["wait"], *(file.fileno() for file in files))) as child:
-        child.signal(signal.SIGTERM, group=False)  # maybe before it is born
+    with outputs(2) as files, closing(fork_server.child(PROBE, ["wait"], *(file.fileno() for file in files))) as child:
+        child.signal(signal.SIGTERM, group=False)  # maybe before it has started
         assert child.wait(SECONDS) == -signal.SIGTERM
 
 
-def test_a_child_may_have_one_descriptor_more(nursery: Nursery) -> None:
+def test_a_child_may_have_one_descriptor_more(fork_server: ForkServer) -> None:
     assert EXTRA_FD == 3
-    assert born(nursery, "write") == (0, [b"", b"", b"beside"])
-    status, written = born(nursery, "write", outputs_of=2)
+    assert ran(fork_server, "write") == (0, [b"", b"", b"beside"])
+    status, written = ran(fork_server, "write", outputs_of=2)
     assert status == 1
     assert b"Bad file descriptor" in written[1]
 
 
-def test_what_a_child_left_running_ends_with_it(nursery: Nursery) -> None:
+def test_what_a_child_left_running_ends_with_it(fork_server: ForkServer) -> None:
     before = {process.pid for process in psutil.process_iter() if process.name() == "sleep"}
-    assert born(nursery, "leave")[0] == 0
+    assert ran(fork_server, "leave")[0] == 0
     until(lambda: {p.pid for p in psutil.process_iter(["name"]) if p.info["name"] == "sleep"} <= before)
 
 
 @contextmanager
-def waiting(nursery: Nursery) -> Iterator[tuple[Any, psutil.Process, psutil.Process]]:
+def waiting(fork_server: ForkServer) -> Iterator[tuple[Any, psutil.Process, psutil.Process]]:
     """A child, its process, and a process that it has started."""
     with outputs(2) as files:
-        child = nursery.child(PROBE, ["wait"], *(file.fileno() for file in files))
+        child = fork_server.child(PROBE, ["wait"], *(file.fileno() for file in files))
 
         def said() -> bytes:
             return os.pread(files[0].fileno(), 100, 0)
@@ -184,35 +185,35 @@ def waiting(nursery: Nursery) -> Iterator[tuple[Any, psutil.Process, psutil.Proc
         child.close()
 
 
-def test_a_child_ends_with_its_group_when_its_owner_lets_go_of_it(nursery: Nursery) -> None:
-    with waiting(nursery) as (child, process, grandchild):
+def test_a_child_ends_with_its_group_when_its_owner_lets_go_of_it(fork_server: ForkServer) -> None:
+    with waiting(fork_server) as (child, process, grandchild):
         child.close()
         assert psutil.wait_procs([process, grandchild], timeout=SECONDS)[1] == []
 
 
-def test_children_end_with_their_nursery_and_the_next_ones_have_a_new_one(module: Path) -> None:
-    with Nursery() as nursery, waiting(nursery) as (child, process, grandchild):
+def test_children_end_with_their_fork_server_and_the_next_ones_have_a_new_one(module: Path) -> None:
+    with ForkServer() as fork_server, waiting(fork_server) as (child, process, grandchild):
         process.parent().kill()
         assert child.wait(SECONDS) == LOST
         assert psutil.wait_procs([process, grandchild], timeout=SECONDS)[1] == []
-        assert born(nursery, "exit", "3")[0] == 3
+        assert ran(fork_server, "exit", "3")[0] == 3
 
 
-def test_who_was_let_in_has_children_of_his_own_and_a_nursery_of_his_own_afterwards(module: Path) -> None:
-    with Nursery() as nursery:
-        guest = Nursery(nursery.adopt().detach())
+def test_who_shares_a_fork_server_has_children_from_it_and_starts_another_when_it_is_gone(module: Path) -> None:
+    with ForkServer() as fork_server:
+        guest = ForkServer(fork_server.share().detach())
         first = told(guest)
-        assert first["parent"] == told(nursery)["parent"]
-        nursery.close()
+        assert first["parent"] == told(fork_server)["parent"]
+        fork_server.close()
         assert told(guest)["parent"] != first["parent"]
         guest.close()
 
 
 OWNER = f'''
 import sys, time
-from easyscale.pipeline.nursery import Nursery
-nursery = Nursery()
-child = nursery.child("{PROBE}", ["wait"], 1, 2)
+from easyscale.pipeline.forkserver import ForkServer
+fork_server = ForkServer()
+child = fork_server.child("{PROBE}", ["wait"], 1, 2)
 child.wait()
 '''
 
@@ -230,12 +231,12 @@ def test_everything_ends_with_an_owner_that_is_killed(module: Path, number: sign
     assert psutil.wait_procs(family, timeout=SECONDS)[1] == []
 
 
-def test_signals_for_a_whole_service_do_not_end_the_nursery(nursery: Nursery) -> None:
-    """Service managers signal every process; the nursery ends when its owner does, who may still need its children."""
-    mother = psutil.Process(told(nursery)["parent"])
+def test_signals_for_a_whole_service_do_not_end_the_fork_server(fork_server: ForkServer) -> None:
+    """Service managers signal every process; the fork server ends with its owner, who may still need its children."""
+    parent = psutil.Process(told(fork_server)["parent"])
     for number in (signal.SIGTERM, signal.SIGINT):
-        mother.send_signal(number)
-    assert told(nursery)["parent"] == mother.pid
+        parent.send_signal(number)
+    assert told(fork_server)["parent"] == parent.pid
 
 
 def test_where_a_fork_will_not_do_children_are_fresh_processes(module: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,15 +247,15 @@ def test_where_a_fork_will_not_do_children_are_fresh_processes(module: Path, mon
         "import threading, time\nthreading.Thread(target=time.sleep, args=(1e6,), daemon=True).start()"
     )
     monkeypatch.setenv("PYTHONPATH", str(other) + os.pathsep + os.environ["PYTHONPATH"])
-    with Nursery() as nursery:
-        assert born(nursery, "exit", "7")[0] == 7
-        assert born(nursery, "write") == (0, [b"", b"", b"beside"])
-        with waiting(nursery) as (child, process, grandchild):
+    with ForkServer() as fork_server:
+        assert ran(fork_server, "exit", "7")[0] == 7
+        assert ran(fork_server, "write") == (0, [b"", b"", b"beside"])
+        with waiting(fork_server) as (child, process, grandchild):
             assert "-m" in process.cmdline()
             assert PROBE in process.cmdline()
             child.close()
             assert psutil.wait_procs([process, grandchild], timeout=SECONDS)[1] == []
 
 
-def test_the_nursery_has_all_imported_that_children_need_before_the_users_code() -> None:
-    assert {"torch", "easyscale.pipeline.inspect", "easyscale.pipeline.runner"} <= set(nursery_process.WARM)
+def test_the_fork_server_has_all_imported_that_children_need_before_the_users_code() -> None:
+    assert {"torch", "easyscale.pipeline.inspect", "easyscale.pipeline.runner"} <= set(forkserver_process.WARM)

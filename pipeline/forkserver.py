@@ -1,7 +1,7 @@
-"""Processes for inspections, workers and runners, made by a nursery process that has torch imported already.
+"""Processes for inspections, workers and runners, forked by a server process that has torch imported already.
 
-`Nursery` is the owner's side: it starts the process (`nursery_process.py`) when there is none or none any more, and
-asks it for children. A `Child` is ended when its owner says so, and when its owner dies.
+`ForkServer` is the owner's side: it starts the server process (`forkserver_process.py`) when there is none or none any
+more, and asks it for children. A `Child` is ended when its owner says so, and when its owner dies.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from .births import MAX_PACKET, Adopt, Birth, Born, decode_to_owner
+from .forkserver_messages import MAX_PACKET, Share, Spawn, Started, decode_to_owner
 from .script import ENCODING, python_command
 
 if TYPE_CHECKING:
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 END_SECONDS = 1.0
-"""What a nursery gets to end by itself: one that is still importing does not listen."""
+"""What a fork server gets to end by itself: one that is still importing does not listen."""
 
 KILLED_SECONDS = 5.0
-"""What a killed child gets to be gone: only a stopped nursery does not say so at once."""
+"""What a killed child gets to be gone: only a stopped fork server does not say so at once."""
 
 LOST = -int(signal.SIGKILL)
-"""Status of a child whose nursery died: it was killed with it."""
+"""Status of a child whose fork server died: it was killed with it."""
 
 
 class Child:
     """One child. `wait` is for one thread; `signal` may be called from others.
 
     Args:
-        connection: see `births`.
+        connection: see `forkserver_messages`.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -75,7 +75,7 @@ class Child:
             except ConnectionResetError:
                 data = b""
             packet = decode_to_owner(data) if data else None
-            if isinstance(packet, Born):
+            if isinstance(packet, Started):
                 with self._letting_go:
                     self._pid = packet.pid
                 for number, group in self._early:
@@ -85,7 +85,7 @@ class Child:
         return self._status
 
     def signal(self, number: signal.Signals, *, group: bool) -> None:
-        """Signal the process or its group. One that is not born yet hears of it then; by SIGKILL it never is."""
+        """Signal the process or its group. One that has not started yet hears of it then; by SIGKILL it never does."""
         with self._letting_go, contextlib.suppress(ProcessLookupError, OSError):
             if self._pid is not None and self._status is None:
                 (os.killpg if group else os.kill)(self._pid, number)
@@ -107,22 +107,22 @@ class Child:
     def _lost(self) -> int:
         if self._pid is not None:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._pid, signal.SIGKILL)  # its own children do not die with the nursery
+                os.killpg(self._pid, signal.SIGKILL)  # its own children do not die with the fork server
         return LOST
 
 
-class Nursery:
+class ForkServer:
     """Where this process has its children from.
 
     Args:
-        fd: connection to a nursery of somebody else's (`adopt`); None: start one.
+        fd: connection to a fork server of somebody else's (`share`); None: start one.
     """
 
     def __init__(self, fd: int | None = None) -> None:
-        self._desk = socket.socket(fileno=fd) if fd is not None else None
+        self._connection = socket.socket(fileno=fd) if fd is not None else None
         self._process: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> Nursery:
+    def __enter__(self) -> ForkServer:
         self.warm()
         return self
 
@@ -131,32 +131,33 @@ class Nursery:
 
     def warm(self) -> None:
         """Have it started, so that it is ready by the time it is needed. From a thread that stays: it dies with it."""
-        if self._desk is None:
+        if self._connection is None:
             self._start()
 
     def child(self, module: str, arguments: Sequence[str], *fds: int) -> Child:
         """Have a child run `main()` of one of our modules.
 
         Args:
-            fds: its standard output and standard error, and one more descriptor if it needs one (`births.EXTRA_FD`).
+            fds: its standard output and standard error, and one more descriptor if it needs one: see
+                `forkserver_messages.EXTRA_FD`.
         """
         ours, theirs = _pair()
         with theirs:
-            self._ask(Birth(module=module, arguments=tuple(arguments)), [theirs.fileno(), *fds])
+            self._ask(Spawn(module=module, arguments=tuple(arguments)), [theirs.fileno(), *fds])
         return Child(ours)
 
-    def adopt(self) -> socket.socket:
+    def share(self) -> socket.socket:
         """A connection for another process of ours, to be passed on: it can have children from here too."""
         ours, theirs = _pair()
         with theirs:
-            self._ask(Adopt(), [theirs.fileno()])
+            self._ask(Share(), [theirs.fileno()])
         return ours
 
     def close(self) -> None:
-        """End the nursery, if it is ours, and all that it has borne."""
-        if self._desk is not None:
-            self._desk.close()
-        self._desk = None
+        """End the fork server, if it is ours, and all its children."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
         if self._process is not None:
             try:
                 self._process.wait(END_SECONDS)
@@ -165,22 +166,22 @@ class Nursery:
                 self._process.wait()
         self._process = None
 
-    def _ask(self, request: Birth | Adopt, fds: list[int]) -> None:
+    def _ask(self, request: Spawn | Share, fds: list[int]) -> None:
         data = msgspec.json.encode(request)
-        if self._desk is not None:
+        if self._connection is not None:
             with contextlib.suppress(BrokenPipeError, ConnectionError):
-                socket.send_fds(self._desk, [data], fds)
+                socket.send_fds(self._connection, [data], fds)
                 return
             self.close()
         self._start()
-        assert self._desk is not None
-        socket.send_fds(self._desk, [data], fds)
+        assert self._connection is not None
+        socket.send_fds(self._connection, [data], fds)
 
     def _start(self) -> None:
-        self._desk, theirs = _pair()
+        self._connection, theirs = _pair()
         with theirs:
             self._process = subprocess.Popen(
-                [*python_command("easyscale.pipeline.nursery_process"), str(os.getpid()), str(theirs.fileno())],
+                [*python_command("easyscale.pipeline.forkserver_process"), str(os.getpid()), str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # our standard output is for results
                 pass_fds=[theirs.fileno()],

@@ -1,4 +1,4 @@
-"""The nursery process: imports torch and ours once, then forks a child for whatever asks: milliseconds, not seconds.
+"""The fork server: imports torch and ours once, then forks a child for whatever asks, in milliseconds.
 
 It runs no user code, no kernel and no thread, so a child is as good as a fresh process: a session of its own, the
 environment and the random numbers a fresh one has, nothing inherited but what it was given. Where that cannot be had
@@ -22,7 +22,7 @@ from pathlib import Path
 
 import msgspec
 
-from .births import EXTRA_FD, MAX_PACKET, Adopt, Birth, Born, Ended, decode_to_nursery
+from .forkserver_messages import EXTRA_FD, MAX_PACKET, Exited, Share, Spawn, Started, decode_to_fork_server
 from .parents import die_with, outlive
 from .script import python_command
 
@@ -38,52 +38,52 @@ _PACKETS = msgspec.json.Encoder()
 
 @dataclass(slots=True)
 class _Child:
-    """A child as the nursery knows it. It is reaped when its owner has closed: until then its number is its own."""
+    """A child as the fork server knows it. It is reaped when its owner has closed: until then its number is its own."""
 
     pid: int
     owner: socket.socket
     ended: bool = False
-    orphan: bool = False
+    abandoned: bool = False
 
 
-class Nursery:
-    """The loop: births, deaths, and owners that go.
+class Server:
+    """The loop: requests, ends of children, and owners that go.
 
     Args:
-        desk: connection to the process that started this one; its end is the end.
+        connection: to the process that started this one; its end is the end.
         warm: whether children may go on in a fork.
     """
 
-    def __init__(self, desk: socket.socket, *, warm: bool) -> None:
-        self._desk = desk
+    def __init__(self, connection: socket.socket, *, warm: bool) -> None:
+        self._connection = connection
         self._warm = warm
         self._children: dict[int, _Child] = {}
         self._selector = selectors.DefaultSelector()
-        self._bell, ring = socket.socketpair()
-        self._ring = ring
-        for end in (self._bell, ring):
+        self._wakeup, writer = socket.socketpair()
+        self._wakeup_writer = writer
+        for end in (self._wakeup, writer):
             end.setblocking(False)
-        signal.set_wakeup_fd(ring.fileno(), warn_on_full_buffer=False)
+        signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        self._selector.register(self._bell, selectors.EVENT_READ)
-        self._selector.register(desk, selectors.EVENT_READ)
+        self._selector.register(self._wakeup, selectors.EVENT_READ)
+        self._selector.register(connection, selectors.EVENT_READ)
 
-    def serve(self) -> Birth | None:
-        """Until the desk closes: None. In a child that goes on in a fork: what it is to be."""
+    def serve(self) -> Spawn | None:
+        """Until the connection closes: None. In a child that goes on in a fork: what it is to be."""
         while True:
             for key, _ in self._selector.select():
                 if key.data is not None:
                     self._owner_gone(key.data)
-                elif key.fileobj is self._bell:
+                elif key.fileobj is self._wakeup:
                     with contextlib.suppress(BlockingIOError):
-                        self._bell.recv(1 << 12)
+                        self._wakeup.recv(1 << 12)
                     self._look_after()
                 else:
                     assert isinstance(key.fileobj, socket.socket)
-                    birth = self._asked(key.fileobj)
-                    if birth is not None:
-                        return birth
-                    if key.fileobj is self._desk and self._desk.fileno() < 0:
+                    request = self._asked(key.fileobj)
+                    if request is not None:
+                        return request
+                    if key.fileobj is self._connection and self._connection.fileno() < 0:
                         return None
 
     def end(self) -> None:
@@ -93,54 +93,54 @@ class Nursery:
         for child in self._children.values():
             _kill(child.pid)
 
-    # ---- births
+    # ---- requests
 
-    def _asked(self, desk: socket.socket) -> Birth | None:
+    def _asked(self, connection: socket.socket) -> Spawn | None:
         """Do what somebody asks for; what it is to be, in the child."""
         try:
-            data, fds, _, _ = socket.recv_fds(desk, MAX_PACKET, EXTRA_FD + 1)
+            data, fds, _, _ = socket.recv_fds(connection, MAX_PACKET, EXTRA_FD + 1)
         except ConnectionError:
             data, fds = b"", []
         if not data:
-            self._selector.unregister(desk)
-            desk.close()
+            self._selector.unregister(connection)
+            connection.close()
             return None
-        request = decode_to_nursery(data)
-        if isinstance(request, Adopt):
+        request = decode_to_fork_server(data)
+        if isinstance(request, Share):
             self._selector.register(socket.socket(fileno=fds[0]), selectors.EVENT_READ)
             return None
-        return self._bear(request, socket.socket(fileno=fds[0]), fds[1:])
+        return self._spawn(request, socket.socket(fileno=fds[0]), fds[1:])
 
-    def _bear(self, birth: Birth, owner: socket.socket, fds: list[int]) -> Birth | None:
+    def _spawn(self, request: Spawn, owner: socket.socket, fds: list[int]) -> Spawn | None:
         if _closed(owner):
             for fd in fds:
                 os.close(fd)
             owner.close()
             return None
-        mother = os.getpid()
+        parent = os.getpid()
         pid = os.fork()
         if pid == 0:
-            self._grow(birth, owner, fds, mother)
-            return birth
+            self._child_main(request, owner, fds, parent)
+            return request
         for fd in fds:
             os.close(fd)
         child = self._children[pid] = _Child(pid, owner)
         self._selector.register(owner, selectors.EVENT_READ, child)
         return None
 
-    def _grow(self, birth: Birth, owner: socket.socket, fds: list[int], mother: int) -> None:
+    def _child_main(self, request: Spawn, owner: socket.socket, fds: list[int], parent: int) -> None:
         """In the child: become what a fresh process would be."""
         os.setsid()
-        die_with(mother)
+        die_with(parent)
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        owner.sendall(_PACKETS.encode(Born(pid=os.getpid())))
+        owner.sendall(_PACKETS.encode(Started(pid=os.getpid())))
         # Closed as objects, too: a socket that is collected later would close whatever has its number by then.
         ends = [key.fileobj for key in self._selector.get_map().values()]
         self._selector.close()
-        for end in (*ends, self._ring, owner):
+        for end in (*ends, self._wakeup_writer, owner):
             assert isinstance(end, socket.socket)
             end.close()
         self._children.clear()
@@ -152,10 +152,10 @@ class Nursery:
                 with contextlib.suppress(OSError):
                     os.close(fd)
         if not self._warm:
-            command = [*python_command(birth.module), *birth.arguments]
+            command = [*python_command(request.module), *request.arguments]
             os.execv(command[0], command)  # noqa: S606 - our own program
 
-    # ---- deaths
+    # ---- ends
 
     def _look_after(self) -> None:
         """Tell owners of children that have ended, and end what those have left running."""
@@ -169,13 +169,13 @@ class Nursery:
             _kill(child.pid)  # its loader processes; it is not reaped yet, so nobody else has its number
             status = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                child.owner.sendall(_PACKETS.encode(Ended(status=status)))
-            if child.orphan:
+                child.owner.sendall(_PACKETS.encode(Exited(status=status)))
+            if child.abandoned:
                 self._reap(child)
 
     def _owner_gone(self, child: _Child) -> None:
         self._selector.unregister(child.owner)
-        child.orphan = True
+        child.abandoned = True
         if child.ended:
             self._reap(child)
         else:
@@ -225,12 +225,12 @@ def warm_up() -> bool:
     return len(list(Path("/proc/self/task").iterdir())) == 1
 
 
-def become(birth: Birth) -> None:
+def become(request: Spawn) -> None:
     """Run a child's module."""
-    module = importlib.import_module(birth.module)
+    module = importlib.import_module(request.module)
     sys.modules["__main__"] = module
-    sys.argv = [module.__file__ or birth.module, *birth.arguments]
-    set_name(birth.module)
+    sys.argv = [module.__file__ or request.module, *request.arguments]
+    set_name(request.module)
     if "torch" in sys.modules:  # `random` sees to it itself
         import torch
 
@@ -254,19 +254,19 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # it goes when its owner goes, who may still need its children
     die_with(owner)
-    desk = socket.socket(fileno=fd)
+    connection = socket.socket(fileno=fd)
     environment = dict(os.environ)
     warm = warm_up()
     os.environ.clear()  # torch's compiler leaves a variable behind
     os.environ.update(environment)
     set_name(__spec__.name)
     outlive()  # by a moment: children have children, and only a group is killed whole
-    nursery = Nursery(desk, warm=warm)
-    birth = nursery.serve()
-    if birth is None:
-        nursery.end()
+    server = Server(connection, warm=warm)
+    request = server.serve()
+    if request is None:
+        server.end()
     else:
-        become(birth)
+        become(request)
 
 
 if __name__ == "__main__":
