@@ -11,7 +11,7 @@ try:
     import typer
 
     from .. import __version__, logs
-    from ..errors import EasyScaleError, ScriptError, UserError
+    from ..errors import EasyScaleError, ScriptError
     from . import cli_jobs, cli_run, cli_services
 except KeyboardInterrupt:  # a quarter of a second in which Ctrl-C would show a traceback
     raise SystemExit(130) from None
@@ -66,8 +66,10 @@ def fail(error: EasyScaleError) -> NoReturn:
     """Show an error and end with its exit code: 2 for a user's mistake, 1 for ours or the world's."""
     detail = f"\n{error.detail}" if isinstance(error, ScriptError) and error.detail else ""
     cause = error.__cause__
-    hint = HINTS.get(cause.errno or 0, "") if isinstance(cause, OSError) and not isinstance(error, UserError) else ""
-    sys.stderr.write(f"error: {error}{detail}\n" + (f"  {hint}\n" if hint else ""))
+    text = f"error: {error}{detail}\n"
+    if isinstance(cause, OSError) and "\n  " not in text:  # it does not say what to do by itself
+        text += f"  {HINTS[cause.errno]}\n" if cause.errno in HINTS else ""
+    sys.stderr.write(text)
     raise SystemExit(error.exit_code)
 
 

@@ -17,7 +17,7 @@ import sysconfig
 import traceback
 from contextlib import closing, nullcontext
 from pathlib import Path
-from tempfile import TemporaryFile
+from tempfile import TemporaryFile, gettempdir
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -25,6 +25,7 @@ import structlog
 
 from .. import errors, logs
 from ..errors import ScriptError, SpecError, UserError
+from ..storage.files import NO_ROOM
 from .bundle import Bundle
 from .forkserver import ForkServer
 from .forkserver_messages import EXTRA_FD
@@ -221,10 +222,22 @@ def _answer(script: Path, name: str | None, overrides: Sequence[str], archive: P
         job = pick(jobs_in(load(script)), name)
         spec, bundle = describe(job.replace(**parse_settings(_pairs(overrides))), script)
         if archive:
-            archive.write_bytes(bundle.data)
+            _keep(bundle, archive)
         return Result(spec=spec)
     except UserError as error:
         return Result(error=_failure(error))
+
+
+def _keep(bundle: Bundle, archive: Path) -> None:
+    try:
+        archive.write_bytes(bundle.data)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        raise UserError(
+            f"the code does not fit into the folder for temporary files, {gettempdir()}: {error.strerror}",
+            "free some room there, or name another folder: TMPDIR=/path",
+        ) from error
 
 
 def _pairs(texts: Sequence[str]) -> dict[str, str]:

@@ -7,15 +7,12 @@ too. Whatever the user's code does to the interpreter, the agent's lease does no
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import multiprocessing
 import os
 import queue
 import signal
-import socket
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,24 +20,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
-from ..errors import (
-    AddressError,
-    CorruptError,
-    DeviceError,
-    DivergenceError,
-    EasyScaleError,
-    NonFiniteError,
-    NotFoundError,
-    ProcessDiedError,
-    RemoteError,
-    ScriptError,
-    UnavailableError,
-    UserError,
-    plain,
-)
+from ..errors import CorruptError, DeviceError, EasyScaleError, NotFoundError, ScriptError, UnavailableError
 from . import messages
+from .channel import Channel
+from .endings import describe
 from .laps import Laps
-from .parents import die
 from .session import Session
 
 if TYPE_CHECKING:
@@ -49,9 +33,6 @@ if TYPE_CHECKING:
     from .spec import JobSpec
 
 log = structlog.get_logger()
-
-MEMORY_WORDS = ("out of memory", "can't allocate memory", "not enough memory", "DefaultCPUAllocator")
-"""How torch says that memory ran out, where it raises a plain RuntimeError."""
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,33 +52,6 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
 
 class _Stopped(BaseException):
     """The agent said `Stop`."""
-
-
-class Channel:
-    """The socket to the agent: lines out, a queue of messages in. Its end is this process's end."""
-
-    def __init__(self, fd: int) -> None:
-        self._socket = socket.socket(fileno=fd)
-        self._lock = threading.Lock()
-        self.inbox: queue.SimpleQueue[messages.ToRunner] = queue.SimpleQueue()
-        self.on_answer: Any = None
-        threading.Thread(target=self._read, name="easyscale-agent", daemon=True).start()
-
-    def say(self, message: messages.FromRunner) -> None:
-        """Send to the agent."""
-        with self._lock, contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self._socket.sendall(messages.encode(message))
-
-    def _read(self) -> None:
-        with self._socket.makefile("rb") as lines:
-            for line in lines:
-                message = messages.decode_to_runner(line)
-                # Answers go straight to the commit thread: a long step must not hold up a publish.
-                if isinstance(message, messages.Published | messages.Refused) and self.on_answer is not None:
-                    self.on_answer(message)
-                else:
-                    self.inbox.put(message)
-        die()
 
 
 class Runner:
@@ -371,44 +325,6 @@ class Runner:
                 message = inbox.get_nowait()
         except queue.Empty:
             return
-
-
-def describe(error: BaseException, step: int, folder: Path) -> messages.Failed:
-    """How an attempt's end is told to the agent, with the frames of the traceback that lie in the user's folder."""
-    told = _describe(error, step, folder)
-    return msgspec.structs.replace(told, message=plain(told.message), traceback=plain(told.traceback))
-
-
-def _describe(error: BaseException, step: int, folder: Path) -> messages.Failed:
-    from .script import headline, user_traceback
-
-    text = headline(error)
-    if isinstance(error, DivergenceError):
-        return messages.Failed(cause="diverged", step=step, message=str(error))
-    if isinstance(error, NonFiniteError):
-        return messages.Failed(cause="nonfinite", step=step, message=str(error))
-    if isinstance(error, DeviceError):
-        return messages.Failed(cause="refused", step=step, message=str(error))
-    if isinstance(error, ProcessDiedError):
-        return messages.Failed(cause="died", step=step, message=str(error))
-    if isinstance(error, UnavailableError | AddressError):
-        return messages.Failed(cause="preempted", step=step, message=f"a store does not answer: {error}")
-    if isinstance(error, CorruptError | NotFoundError):
-        return messages.Failed(cause="died", step=step, message=str(error))
-    lacking = isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and any(words in str(error) for words in MEMORY_WORDS)
-    )
-    if lacking:
-        return messages.Failed(cause="memory", step=step, message=f"out of memory at step {step}: {text}")
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        text = f"this worker's disk is full ({text}): free some room, then start the worker again"
-        return messages.Failed(cause="refused", step=step, message=text, traceback=user_traceback(error, folder))
-    if isinstance(error, RemoteError):
-        what, _, trace = str(error).partition("\n")
-        return messages.Failed(cause="raised", step=step, message=what, traceback=trace)
-    if isinstance(error, ScriptError | UserError):
-        return messages.Failed(cause="raised", step=step, message=str(error), traceback=getattr(error, "detail", ""))
-    return messages.Failed(cause="raised", step=step, message=text, traceback=user_traceback(error, folder))
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -14,6 +15,13 @@ if TYPE_CHECKING:
 
 SECONDS = 120.0
 """After which a command counts as hung."""
+
+LIKE_ANYBODY = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(24, 1, 0, 0, 0)  # PR_CAPBSET_DROP, CAP_DAC_OVERRIDE
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+"""Root, too, is then held to what a folder's mode allows."""
 
 TRAINING = """
 import torch
@@ -72,11 +80,14 @@ class User:
     Args:
         folder: where the commands run; made if need be.
         env: more of their environment; None takes a variable away.
+
+    `before` is what their commands are started by, another program with its arguments.
     """
 
     def __init__(self, folder: Path, **env: str | None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
+        self.before: list[str] = []
         plain = {key: value for key, value in os.environ.items() if not key.startswith(("EASYSCALE_", "AWS_", "XDG_"))}
         given = {**plain, "HOME": str(folder), "PYTHONDONTWRITEBYTECODE": "1", **env}
         self.env = {key: value for key, value in given.items() if value is not None}
@@ -90,7 +101,7 @@ class User:
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
         """Start a command."""
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", "easyscale.pipeline.cli", *arguments],
+            [*self.before, sys.executable, "-P", "-m", "easyscale.pipeline.cli", *arguments],
             cwd=self.folder,
             env=self.env,
             stdin=subprocess.DEVNULL,
@@ -102,6 +113,10 @@ class User:
     def run(self, *arguments: str) -> Ran:
         """Run a command to its end."""
         return ended(self.start(*arguments))
+
+    def like_anybody(self) -> None:
+        """From now on the modes of files and folders count, even if this is root."""
+        self.before = [sys.executable, "-c", LIKE_ANYBODY]
 
     def left(self) -> dict[str, bytes]:
         """All files below the folder that are not sources, with their content: what a refused command must not change.
@@ -124,6 +139,14 @@ def ended(process: subprocess.Popen[bytes]) -> Ran:
         out, err = process.communicate()
         raise AssertionError(f"hung; it wrote:\n{err.decode(errors='replace')}") from None
     return Ran(process.returncode, out.decode(), err.decode(errors="replace"))
+
+
+def limit_files(pid: int, size: int = resource.RLIM_INFINITY) -> None:
+    """Let a process, and what it starts from now on, make no file larger than this many bytes.
+
+    The kernel breaks off its writes as it does on a full disk, and no disk has to be made for it.
+    """
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
 def refused(ran: Ran, *words: str, code: int = 2) -> None:

@@ -1,17 +1,21 @@
-"""What hostile tests share: a small file system that can be filled, and a cluster that shows its logs on failure."""
+"""What hostile tests share: a cluster that shows its logs on failure, and a job that was inspected once."""
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 from cluster import FAILED, Cluster
+from easyscale.pipeline.inspect import inspect_script
+from user import TRAINING, User
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Generator, Iterator
     from pathlib import Path
+
+    from easyscale.pipeline.bundle import Bundle
+    from easyscale.pipeline.spec import JobSpec
 
 
 @pytest.hookimpl(wrapper=True)
@@ -32,21 +36,7 @@ def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]
             print(it.logs(), file=sys.stderr)
 
 
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Callable[..., Path]]:
-    """`disk(size)` mounts a file system of that many kilobytes; again, with its path, gives it another size."""
-    mounted: list[Path] = []
-
-    def mount(kilobytes: int, again: Path | None = None) -> Path:
-        place = again or tmp_path / f"disk{len(mounted)}"
-        place.mkdir(exist_ok=True)
-        options = f"size={kilobytes}k" + (",remount" if again else "")
-        done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)], capture_output=True)
-        if done.returncode:
-            pytest.skip(f"a small file system cannot be mounted here: {done.stderr.decode().strip()}; run as root")
-        mounted.append(place)
-        return place
-
-    yield mount
-    for place in set(mounted):
-        subprocess.run(["umount", "-l", str(place)], check=True)
+@pytest.fixture(scope="session")
+def training(tmp_path_factory: pytest.TempPathFactory) -> tuple[JobSpec, Bundle]:
+    """`TRAINING`, inspected once for all tests that only need a job to be there."""
+    return inspect_script(User(tmp_path_factory.mktemp("training")).write(TRAINING))

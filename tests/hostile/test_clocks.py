@@ -77,7 +77,8 @@ def test_a_submit_that_s3_refuses_for_its_clock_names_the_clock_and_leaves_nothi
         user.run("submit", "train.py"),
         f"s3://bucket/prefix at {endpoint}",
         "RequestTimeTooSkewed",
-        "This machine's clock is 60 minutes behind the server's",
+        "this machine's clock (",
+        "is 60 minutes behind the server's (",
         "set this machine's clock",
     )
     assert user.left() == {}
@@ -95,11 +96,11 @@ def test_the_doctor_names_the_clock_whether_s3_refuses_it_or_not_yet(
             monkeypatch.setenv(name, value)
     (store,) = [found for found in examine(None, None, str(tmp_path / "a")) if found.what == "object store"]
     assert store.fatal
-    assert "This machine's clock is 60 minutes behind the server's" in store.detail
+    assert "is 60 minutes behind the server's (" in store.detail
     assert "set this machine's clock" in store.hint
     behaviour.ahead = timedelta(hours=-2)
     (store,) = [found for found in examine(None, None, str(tmp_path / "a")) if found.what == "object store"]
-    assert "This machine's clock is 120 minutes ahead of the server's" in store.detail
+    assert "is 120 minutes ahead of the server's (" in store.detail
     behaviour.ahead, behaviour.refuses = timedelta(minutes=10), False
     clocks = [found for found in examine(None, None, str(tmp_path / "a")) if found.what == "clocks"]
     assert [found.ok for found in clocks] == [False], "before S3 refuses it at 15 minutes"

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import subprocess
-from typing import TYPE_CHECKING, Any
+import time
+from typing import TYPE_CHECKING
 
+import msgspec
+import psutil
 import pytest
-from easyscale.pipeline.inspect import inspect_script
+from easyscale.coordinator import keys
+from easyscale.coordinator.embedded import EmbeddedStore
+from easyscale.coordinator.kv import Put
+from easyscale.errors import AddressError
+from easyscale.pipeline.addresses import open_both
 from easyscale.pipeline.submit import place
 from easyscale.settings import Settings
-from user import TRAINING, User, refused
+from easyscale.storage.files import FileStore
+from user import TRAINING, Ran, User, ended, limit_files, refused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from cluster import Cluster
+    from easyscale.pipeline.bundle import Bundle
+    from easyscale.pipeline.spec import JobSpec
 
 
 def test_a_path_with_spaces_and_letters_of_all_the_world_without_home_locale_or_temporary_folder(
@@ -35,85 +43,98 @@ def test_a_path_with_spaces_and_letters_of_all_the_world_without_home_locale_or_
     refused(user.run("show", "\u5b9f"), "there is no job", "there are: demo")
 
 
-@pytest.fixture
-def read_only(tmp_path: Path) -> Iterator[Path]:
-    """A folder in which nobody can write, not even root, with a script in it."""
-    folder = tmp_path / "readonly"
-    User(folder).write(TRAINING)
-    if os.geteuid():
-        folder.chmod(0o555)
-        yield folder
-        folder.chmod(0o755)
-        return
-    for options in (["--bind", str(folder)], ["-o", "remount,bind,ro"]):
-        done = subprocess.run(["mount", *options, str(folder)], capture_output=True)
-        if done.returncode:
-            pytest.skip(f"a folder cannot be made read-only for root here: {done.stderr.decode().strip()}")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-def test_a_read_only_working_folder_is_refused_and_another_one_can_be_named(read_only: Path, tmp_path: Path) -> None:
-    user = User(read_only)
-    refused(user.run("submit", "train.py"), str(read_only / ".easyscale"), "cannot be used", "--folder")
+def test_a_read_only_working_folder_is_refused_and_another_one_can_be_named(tmp_path: Path) -> None:
+    user = User(tmp_path / "readonly")
+    user.write(TRAINING)
+    user.folder.chmod(0o555)
+    user.like_anybody()
+    there = subprocess.run([*user.before, "touch", str(user.folder / "there")], capture_output=True, check=False)
+    assert b"Permission denied" in there.stderr, "the folder is read-only, for us too"
+    refused(user.run("submit", "train.py"), str(user.folder / ".easyscale"), "cannot be used", "--folder")
     ran = user.run("submit", "train.py", "--folder", str(tmp_path / "elsewhere"))
     assert ran.code == 0, ran.err
+    user.folder.chmod(0o755)
+
+
+# ---- full disks
+
+
+LARGE = 6 << 20
+"""Bytes of a state that does not fit on a full disk; whatever else a worker writes is smaller."""
 
 
 def test_a_full_object_store_is_told_at_the_job_which_goes_on_when_there_is_room(
-    cluster: Cluster, tmp_path: Path, disk: Callable[..., Path]
+    cluster: Cluster, tmp_path: Path
 ) -> None:
-    small = disk(48)
-    store = f"file://{small}/store"
-    user = User(tmp_path / "user", EASYSCALE_KV=cluster.kv_address, EASYSCALE_STORE=store)
-    user.write(TRAINING.replace("(2, 1)", "(2, 800)").replace("steps=3", "steps=9, commit_every=3"))
-    ran = user.run("submit", "train.py", "-o", "json")
+    user = User(tmp_path / "user", EASYSCALE_KV=cluster.kv_address, EASYSCALE_STORE=cluster.store_address)
+    large = TRAINING.replace("(2, 1)", f"(2, {LARGE // 12})").replace("steps=3", "steps=9, commit_every=3")
+    ran = user_submits(user, large)
     assert ran.code == 0, ran.err
     cluster.coordinator()
-    cluster.worker("w", EASYSCALE_STORE=store)
+    limit_files(cluster.worker("w").pid, LARGE - 1)
     full = cluster.until("demo", lambda now: "cannot be written" in now.reason)
     assert full.state == "running"
-    assert "No space left on device" in full.reason
-    assert "No space left on device" in user.run("show", "demo").out
-    disk(9999, small)
+    assert f"cannot write {cluster.folder}/store/" in full.reason
+    assert "File too large" in full.reason
+    shown = user.run("show", "demo").out
+    assert "File too large" in shown
+    assert "make room on the disk" in shown
+    for process in cluster.left():
+        limit_files(process.pid)
     assert cluster.result("demo").steps == 9
     assert cluster.job("demo").attempts == {}, "no attempt was lost to it"
     assert cluster.job("demo").reason == ""
 
 
-def test_a_submit_to_a_full_object_store_makes_no_job(tmp_path: Path, disk: Callable[..., Path]) -> None:
-    small = disk(64)
-    user = User(tmp_path / "user")
+def user_submits(user: User, text: str) -> Ran:
+    """Submit a script of this text."""
+    user.write(text)
+    return user.run("submit", "train.py", "-o", "json")
+
+
+def test_a_submit_to_a_full_object_store_makes_no_job(tmp_path: Path) -> None:
+    user = User(tmp_path)
     user.write(TRAINING + f"# {'x' * 70_000}\n")
-    ran = user.run("submit", "train.py", "--store", f"file://{small}/store")
-    refused(ran, "No space left on device", "free some room", code=1)
+    process = user.start("submit", "train.py")
+    while process.poll() is None and not psutil.Process(process.pid).children():
+        time.sleep(0.001)
+    limit_files(process.pid, 65_536)  # the command alone: the script is read by a child of its
+    ran = ended(process)
+    refused(ran, f"cannot write {tmp_path}/.easyscale/store/blobs/", "File too large", "make room on the disk", code=1)
+    assert ran.error.count("\n  ") == 1, "one hint"
     refused(user.run("show", "demo"), "there is no job 'demo'", "there are none at all")
+
+
+def test_a_full_temporary_folder_is_told_by_its_name(tmp_path: Path) -> None:
+    user = User(tmp_path / "user", TMPDIR=str(tmp_path))
+    user.write(TRAINING + f"# {'x' * 70_000}\n")
+    process = user.start("submit", "train.py")
+    limit_files(process.pid, 65_536)
+    refused(ended(process), f"temporary files, {tmp_path}", "File too large", "TMPDIR")
+    assert user.left() == {}
 
 
 # ---- databases
 
 
-def submitted(user: User) -> Path:
-    """A job "demo" of this user; where its database is."""
-    spec, bundle = inspected(user)
-    from easyscale.coordinator.embedded import EmbeddedStore
-    from easyscale.storage.files import FileStore
-
-    path = Settings("", "", user.folder / ".easyscale").make_folder() / "kv.sqlite"
-    kv = EmbeddedStore(path)
-    place(kv, FileStore(user.folder / ".easyscale" / "store"), spec, bundle)
+@pytest.fixture
+def user(tmp_path: Path, training: tuple[JobSpec, Bundle]) -> User:
+    """Somebody who has submitted the job "demo"."""
+    it = User(tmp_path)
+    it.write(TRAINING)
+    kv = EmbeddedStore(Settings("", "", tmp_path / ".easyscale").make_folder() / "kv.sqlite")
+    place(kv, FileStore(tmp_path / ".easyscale" / "store"), *training)
     kv.close()
-    return path
+    return it
 
 
-def inspected(user: User) -> Any:
-    """See `inspect_script`."""
-    return inspect_script(user.write(TRAINING))
+def database(user: User) -> Path:
+    """Where the user's key-value store is."""
+    return user.folder / ".easyscale" / "kv.sqlite"
 
 
-def test_a_damaged_database_is_told_by_looking_and_by_submitting(tmp_path: Path) -> None:
-    user = User(tmp_path)
-    path = submitted(user)
+def test_a_damaged_database_is_told_by_looking_and_by_submitting(user: User) -> None:
+    path = database(user)
     for name in ("kv.sqlite-wal", "kv.sqlite-shm"):
         path.with_name(name).unlink(missing_ok=True)
     path.write_bytes(b"garbage" * 2000)
@@ -123,10 +144,8 @@ def test_a_damaged_database_is_told_by_looking_and_by_submitting(tmp_path: Path)
         assert user.left() == before
 
 
-def test_a_locked_database_is_given_up_after_a_moment_and_unchanged(tmp_path: Path) -> None:
-    user = User(tmp_path)
-    path = submitted(user)
-    assert user.run("jobs").code == 0
+def test_a_locked_database_is_given_up_after_a_moment_and_unchanged(user: User) -> None:
+    path = database(user)
     locking = sqlite3.connect(path, isolation_level=None)
     locking.execute("BEGIN IMMEDIATE")
     refused(user.run("pause", "demo"), str(path), "database is locked", code=2)
@@ -135,14 +154,8 @@ def test_a_locked_database_is_given_up_after_a_moment_and_unchanged(tmp_path: Pa
     assert user.run("pause", "demo").code == 0
 
 
-def test_a_record_of_a_newer_version_is_read_and_one_that_is_broken_is_not_taken_for_none(tmp_path: Path) -> None:
-    import msgspec
-    from easyscale.coordinator import keys
-    from easyscale.coordinator.embedded import EmbeddedStore
-    from easyscale.coordinator.kv import Put
-
-    user = User(tmp_path)
-    kv = EmbeddedStore(submitted(user))
+def test_a_record_of_a_newer_version_is_read_and_one_that_is_broken_is_not_taken_for_none(user: User) -> None:
+    kv = EmbeddedStore(database(user))
     found = kv.get(keys.spec("demo"))
     assert found is not None
     newer = msgspec.json.encode({**msgspec.json.decode(found.value), "colour": "red"})
@@ -185,9 +198,6 @@ def test_a_record_of_a_newer_version_is_read_and_one_that_is_broken_is_not_taken
 def test_an_address_that_cannot_be_used_is_told_and_nothing_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, address: str, words: list[str]
 ) -> None:
-    from easyscale.errors import AddressError
-    from easyscale.pipeline.addresses import open_both
-
     monkeypatch.chdir(tmp_path)
     given = {"kv": None, "store": None} | {option[2:]: address}
     with pytest.raises(AddressError) as caught:
@@ -200,9 +210,6 @@ def test_an_address_that_cannot_be_used_is_told_and_nothing_is_made(
 def test_a_store_that_was_just_made_goes_again_when_the_other_one_cannot_be_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from easyscale.errors import AddressError
-    from easyscale.pipeline.addresses import open_both
-
     here, there = tmp_path / "here", tmp_path / "there"
     here.mkdir()
     monkeypatch.chdir(here)

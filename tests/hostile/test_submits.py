@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING
 from easyscale.coordinator import keys
 from easyscale.coordinator.embedded import EmbeddedStore
 from easyscale.pipeline.spec import JobSpec
+from easyscale.pipeline.submit import place
+from easyscale.settings import Settings
 from easyscale.storage.blobs import get_blob
 from easyscale.storage.files import FileStore
 from user import TRAINING, Ran, User, ended, refused
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from easyscale.pipeline.bundle import Bundle
 
 ROUNDS = 2
 
@@ -65,10 +69,14 @@ def test_two_different_submits_at_one_instant_make_one_job_and_the_other_is_told
         assert spec.seed == there, "one specification: the winner's"
 
 
-def test_a_key_value_store_and_an_object_store_of_different_worlds_are_told_and_left_alone(tmp_path: Path) -> None:
+def test_a_key_value_store_and_an_object_store_of_different_worlds_are_told_and_left_alone(
+    tmp_path: Path, training: tuple[JobSpec, Bundle]
+) -> None:
     user = User(tmp_path)
     user.write(TRAINING)
-    assert user.run("submit", "train.py").code == 0
+    kv = EmbeddedStore(Settings("", "", tmp_path / ".easyscale").make_folder() / "kv.sqlite")
+    place(kv, FileStore(tmp_path / ".easyscale" / "store"), *training)
+    kv.close()
     (tmp_path / "other").mkdir()
     before = user.left()
     ran = user.run("submit", "train.py", "--store", f"file://{tmp_path}/other")

@@ -12,13 +12,15 @@ from easyscale.pipeline import determinism
 from easyscale.pipeline.inspect import inspect_script
 from easyscale.pipeline.spec import JobSpec
 from easyscale.pipeline.submit import place
-from user import TRAINING, User
+from user import TRAINING, User, limit_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from cluster import Cluster
+
+LARGE = 6 << 20
+"""Bytes of code that do not fit on a full disk; whatever else a worker writes is smaller."""
 
 OTHER_PYTHON = "import platform\nplatform.python_version_tuple = lambda: ('3', '99', '1')\n"
 
@@ -30,7 +32,8 @@ def submitted(cluster: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch) -
     (far / "far_away.py").write_text("")
     script = folder / "code" / "train.py"
     script.parent.mkdir()
-    script.write_text("import far_away\n" + TRAINING)
+    script.write_text("import far_away\n" + TRAINING.replace("steps=3", "steps=3, files=['large.bin']"))
+    (script.parent / "large.bin").write_bytes(bytes(LARGE))
     monkeypatch.setenv("PYTHONPATH", f"{os.environ.get('PYTHONPATH', '')}:{far}")
     spec, bundle = inspect_script(script)
     place(cluster.kv, cluster.store, spec, bundle)
@@ -41,7 +44,6 @@ def test_workers_that_lack_what_a_job_needs_refuse_it_by_name_and_another_one_ru
     cluster: Cluster,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    disk: Callable[..., Path],
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     path = os.environ.get("PYTHONPATH", "")
@@ -53,13 +55,11 @@ def test_workers_that_lack_what_a_job_needs_refuse_it_by_name_and_another_one_ru
     patch = tmp_path / "patch"
     patch.mkdir()
     (patch / "sitecustomize.py").write_text(OTHER_PYTHON)
-    full = disk(8)
-    (full / "filler").write_bytes(bytes(4096))
     cluster.coordinator()
     cluster.worker("moduleless", PYTHONPATH=path)
     cluster.worker("newer", PYTHONPATH=f"{patch}:{with_module}")
     cluster.worker("astray", PYTHONPATH=with_module, EASYSCALE_STORE=f"file://{tmp_path}/another-store")
-    cluster.worker("full", PYTHONPATH=with_module, folder=full)
+    limit_files(cluster.worker("full", PYTHONPATH=with_module).pid, LARGE - 1)
     found = cluster.until(job, lambda now: now.reason.count("; ") >= 3 and "every worker refused" in now.reason)
     assert found.state == "waiting", "the job is not at fault"
     versions = determinism.versions()
@@ -68,8 +68,8 @@ def test_workers_that_lack_what_a_job_needs_refuse_it_by_name_and_another_one_ru
         "has no module 'far_away'",
         f"newer: the job was submitted with python {versions['python']}, this worker has python 3.99",
         f"astray: the object store file://{tmp_path}/another-store lacks what job 'demo' was submitted with",
-        "full: this worker",
-        "No space left on device",
+        "full: this worker's folder cannot be used: cannot unpack code to ",
+        "File too large; free some room, or name another (--folder)",
     ):
         assert words in found.reason, found.reason
     cluster.worker("able", PYTHONPATH=with_module)
@@ -101,17 +101,17 @@ def test_a_specification_of_another_version_of_easyscale_is_refused_by_the_worke
         JobSpec.decode(msgspec.json.encode(newer))
 
 
-def test_run_ends_when_no_worker_here_can_run_the_job(tmp_path: Path, disk: Callable[..., Path]) -> None:
-    full = disk(8)
-    (full / "filler").write_bytes(bytes(4096))
+def test_run_ends_when_no_worker_here_can_run_the_job(tmp_path: Path) -> None:
     user = User(tmp_path / "user", EASYSCALE_KV=f"file://{tmp_path}/kv.sqlite", EASYSCALE_STORE=f"file://{tmp_path}/s")
     user.write(TRAINING)
-    ran = user.run("run", "train.py", "--folder", str(full))
+    unfit = user.folder / "local"
+    unfit.mkdir()
+    (unfit / "code").write_text("a file where the code should go")
+    ran = user.run("run", "train.py", "--folder", str(unfit))
     assert ran.code == 1
     assert "error: job 'demo' cannot run here: every worker refused this job: local0: " in ran.error
-    assert "No space left on device" in ran.error
+    assert f"this worker's folder cannot be used: cannot unpack code to {unfit}/code/" in ran.error
     assert "run the same command again" in ran.error
-    (full / "filler").unlink()
-    disk(9999, full)
-    ran = user.run("run", "train.py", "--folder", str(full), "-o", "json")
+    (unfit / "code").unlink()
+    ran = user.run("run", "train.py", "--folder", str(unfit), "-o", "json")
     assert ran.last["state"] == "done", "nothing was lost"

@@ -33,7 +33,7 @@ class UserError(RuntimeError):
 
 
 class Channel:
-    """Stands for `runner.Channel`: the runner's end of the socket pair."""
+    """Stands for `channel.Channel`: the runner's end of the socket pair."""
 
     def __init__(self, process: RunnerProcess) -> None:
         self._process = process

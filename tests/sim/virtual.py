@@ -205,7 +205,7 @@ def installed(hub: Hub, rng: random.Random) -> Iterator[None]:
         (e.coordinator.records, {"decode": decode}),
         (e.coordinator.lease, {"time": time, "threading": threading}),
         (e.pipeline.worker, {"time": time, "threading": threading, "queue": queue, "secrets": secrets}),
-        (e.pipeline.runner, {"time": time, "threading": threading, "queue": queue}),
+        (e.pipeline.runner, {"time": time, "queue": queue}),
         (e.pipeline.committer, {"threading": threading, "queue": queue}),
         (e.pipeline.joblogs, {"threading": threading}),
         (e.storage.commits, {"time": time}),

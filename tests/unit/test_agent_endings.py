@@ -11,7 +11,7 @@ from easyscale.errors import AddressError, CorruptError, UnavailableError
 from easyscale.pipeline import messages
 from easyscale.pipeline.actions import Exit, Signal, Start
 from easyscale.pipeline.agent import PLAN_SECONDS
-from easyscale.pipeline.runner import describe
+from easyscale.pipeline.endings import describe
 from easyscale.pipeline.runner_state import STACKS_SECONDS, TERM_SECONDS
 from pictures import SPEC
 

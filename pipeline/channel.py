@@ -1,0 +1,42 @@
+"""A runner's end of the socket to its agent.
+
+Whole lines go out, from whichever thread; messages come in by a queue. When the agent ends, so does this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import socket
+import threading
+from typing import Any
+
+from . import messages
+from .parents import die
+
+
+class Channel:
+    """The socket to the agent: lines out, a queue of messages in. Its end is this process's end."""
+
+    def __init__(self, fd: int) -> None:
+        self._socket = socket.socket(fileno=fd)
+        self._lock = threading.Lock()
+        self.inbox: queue.SimpleQueue[messages.ToRunner] = queue.SimpleQueue()
+        self.on_answer: Any = None
+        threading.Thread(target=self._read, name="easyscale-agent", daemon=True).start()
+
+    def say(self, message: messages.FromRunner) -> None:
+        """Send to the agent."""
+        with self._lock, contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._socket.sendall(messages.encode(message))
+
+    def _read(self) -> None:
+        with self._socket.makefile("rb") as lines:
+            for line in lines:
+                message = messages.decode_to_runner(line)
+                # Answers go straight to the commit thread: a long step must not hold up a publish.
+                if isinstance(message, messages.Published | messages.Refused) and self.on_answer is not None:
+                    self.on_answer(message)
+                else:
+                    self.inbox.put(message)
+        die()
