@@ -121,7 +121,7 @@ class RunnerProcess:
         world.runners.append(self)
 
     def _main(self) -> None:
-        environment = runner.Environment(fd=0, store="s3://sim", folder="/sim", device="sim", agent=1, cache=False)
+        environment = runner.Environment(fd=0, store="s3://sim", folder="/sim", device="sim", cache=False)
         self.world.channel = self.channel
         it = SimRunner(environment)
         it.world, it.process = self.world, self
@@ -210,7 +210,7 @@ class SimWorker:
             grace=20.0,
             hang_floor=self.world.hang_floor,
         )
-        self.it = worker.Worker(self.world.kv, self.world.store, options)  # type: ignore[arg-type]
+        self.it = worker.Worker(self.world.kv, self.world.store, options, None)  # type: ignore[arg-type]
         self.process.name = self.it.id
         self.it.run()
         self.world.note(f"{self.it.id} exits")
@@ -259,7 +259,7 @@ def names(world: World) -> list[tuple[Any, dict[str, Any]]]:
         (
             worker,
             {
-                "RunnerProcess": lambda **arguments: RunnerProcess(world, **arguments),
+                "RunnerProcess": lambda nursery, **arguments: RunnerProcess(world, **arguments),
                 "device_kind": lambda _: "sim",
                 "memory_bytes": lambda: 1,
                 "socket": SimpleNamespace(gethostname=lambda: "sim"),
