@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 NOBODY = "0" * 64
 
+PREPARING = -1
+"""As a step: before the first one."""
+
 
 class UserError(RuntimeError):
     """What the user's code raises when the story wants it to."""
@@ -63,6 +66,8 @@ class SimRunner(runner.Runner):
         world, job = self.world, self.world.jobs[message.job]
         self.process.job = job.name
         world.hub.sleep(world.rng.uniform(0.2, 2.0))
+        if job.poison == PREPARING:
+            world.poisoned(job, self.process)
         self._store = world.store
         self._spec = job.spec
         who = self.process.name

@@ -29,8 +29,24 @@ def desk() -> Desk:
 
 def test_leaving_idle_is_an_exit(desk: Desk) -> None:
     desk.hold_lease()
+    desk.assign("job")
+    desk.act()
+    assert "me" in desk.view().workers
     desk.agent.on_leave(0.0)
+    assert desk.wrote(desk.act()) == ["farewell"]
     assert desk.act() == [Exit()]
+    assert desk.view().workers == {}, "a sign of life after the farewell would be the last one"
+    assert desk.view().assigned == {}, "nobody takes it for dead in its job"
+
+
+def test_a_farewell_is_said_again_until_it_is_known_to_be_heard(desk: Desk) -> None:
+    desk.hold_lease()
+    desk.act()
+    desk.agent.on_leave(0.0)
+    for outcome in ("no", "unknown"):
+        desk.outcome = outcome
+        assert desk.wrote(desk.act(0.3)) == ["farewell"]
+    assert desk.act(GRACE)[0] == Exit(), "but nobody stays for it"
 
 
 def test_leaving_while_running_finishes_the_step_and_releases(desk: Desk) -> None:
@@ -46,6 +62,7 @@ def test_leaving_while_running_finishes_the_step_and_releases(desk: Desk) -> Non
     assert sent(actions) == [messages.Stop()]
     assert desk.mine() == {}
     desk.agent.on_exit("exited with status 0")
+    assert desk.wrote(desk.act()) == ["farewell"]
     assert desk.act() == [Exit()]
     assert desk.look().reports == {}
 
