@@ -69,7 +69,7 @@ def assign(view: View, allotted: dict[str, list[str]], alive: dict[str, records.
             continue
         key = keys.assigned(worker)
         compares = [unchanged(entry.kv) if entry else absent(key)]
-        if job is not None:  # not to a worker that has gone meanwhile: nobody would take it back
+        if worker in alive:  # one that has gone meanwhile is not assigned, nor is its attempt forgotten
             compares.append(Compare(keys.worker(worker), "create", view.workers[worker].kv.create_revision))
         txns.append(Txn(f"assign {worker}", tuple(compares), (Put(key, job.encode()) if job else Delete(key),)))
     return txns

@@ -213,3 +213,26 @@ def test_an_assignment_to_a_job_that_is_gone_is_taken_back() -> None:
     story.worker("a", "idle", None)
     story.put(keys.assigned("a"), "nosuch")
     assert story.decide() == ["a -> nothing"]
+
+
+@pytest.mark.parametrize("assigned_to", [None, "other"])
+def test_an_assignment_is_not_changed_for_a_worker_that_has_gone_meanwhile(
+    story: Story, assigned_to: str | None
+) -> None:
+    """Taken back or given to another job, its attempt would be forgotten."""
+    story.worker("a", "preparing")
+    story.decide()
+    if assigned_to is None:
+        story.desire("paused")
+    else:
+        story.job("other", spec="6" * 64, priority=5)
+    (change,) = [txn for txn in story.planner.decide(story.view(), story.now) if txn.tag == "assign a"]
+    story.gone("a")
+    assert not story.apply(change)
+
+
+def test_a_worker_that_has_gone_meanwhile_is_not_assigned(story: Story) -> None:
+    story.worker("a", "idle", None)
+    (change,) = [txn for txn in story.planner.decide(story.view(), story.now) if txn.tag == "assign a"]
+    story.gone("a")
+    assert not story.apply(change)
