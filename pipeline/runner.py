@@ -17,6 +17,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -380,7 +381,7 @@ def describe(error: BaseException, step: int, folder: Path) -> messages.Failed:
 
 
 def _describe(error: BaseException, step: int, folder: Path) -> messages.Failed:
-    from .script import headline, user_traceback
+    from .script import headline, is_ours, user_traceback
 
     text = headline(error)
     if isinstance(error, DivergenceError):
@@ -395,6 +396,9 @@ def _describe(error: BaseException, step: int, folder: Path) -> messages.Failed:
         return messages.Failed(cause="preempted", step=step, message=f"a store does not answer: {error}")
     if isinstance(error, CorruptError | NotFoundError):
         return messages.Failed(cause="died", step=step, message=str(error))
+    if isinstance(error, AssertionError) and is_ours(error, folder):  # not the user's fault, whoever runs it next
+        trace = "".join(traceback.format_exception(error))
+        return messages.Failed(cause="died", step=step, message=f"easyscale broke a promise: {error}", traceback=trace)
     lacking = isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and any(words in str(error) for words in MEMORY_WORDS)
     )
