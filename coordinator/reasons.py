@@ -8,6 +8,9 @@ if TYPE_CHECKING:
     from . import records
     from .views import JobView
 
+VANISHED = "the worker vanished (its lease ended)"
+VANISHED_PREPARING = f"{VANISHED} while it got ready: it imported the code, built the model or was tested"
+
 
 def short(text: str, length: int) -> str:
     """Cut what goes into a value: with a thousand workers it would outgrow the store's limit."""

@@ -197,6 +197,20 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True):
     steps_recomputed: int
 
 
+class Loss(msgspec.Struct, frozen=True, kw_only=True):
+    """A loss that the job has not got over yet: see `Recovery`.
+
+    Args:
+        generation: the one that ended by it. last_step: the furthest that anybody had told of.
+        seconds: from the last sign of life of whoever was lost until it was noticed.
+    """
+
+    cause: str
+    generation: int
+    last_step: int
+    seconds: float
+
+
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a job so far.
 
@@ -204,7 +218,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         reason: why, for people. waits_for: the same of a waiting job, for programs.
         attempts: ended attempts by cause, in all.
         streak: attempts ended by `died`, `hang` or `raised` since the job last got further than `streak_step`.
-        recoveries: the newest ones; `recovered` counts all.
+        recoveries: the newest ones; `recovered` counts all. loss: what it is getting over just now.
         damage: damaged objects that were found.
     """
 
@@ -217,6 +231,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     failure: Failure | None = None
     recoveries: tuple[Recovery, ...] = ()
     recovered: int = 0
+    loss: Loss | None = None
     damage: tuple[str, ...] = ()
 
 
@@ -224,7 +239,6 @@ class LogRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Log chunks of one worker for one job in the object store, numbered from 0."""
 
     chunks: int
-    length: int
 
 
 def cut(text: str, size: int, *, end: bool = False) -> str:

@@ -46,6 +46,12 @@ class JobView:
     logs: dict[str, records.LogRecord] = field(default_factory=dict)
 
     @property
+    def record(self) -> records.JobRecord:
+        """What scheduling needs to know of the job, of which the caller knows that it is there."""
+        assert self.spec is not None, f"{self.name} has no specification"
+        return self.spec.value
+
+    @property
     def generation(self) -> int:
         """The current generation; 0 before the first plan."""
         return self.plan.value.generation if self.plan else 0
@@ -84,6 +90,15 @@ class JobView:
     def over(self) -> bool:
         """Whether nothing will run any more unless the user acts."""
         return self.state in records.TERMINAL
+
+    @property
+    def counts(self) -> bool:
+        """Whether attempts that end are counted: not those that a user's cancel or the job's own end cut short."""
+        return self.spec is not None and not self.over and self.desired != "cancelled"
+
+    def slot_of(self, worker: str) -> int | None:
+        """The worker's slot in the current plan, or None when it is no member."""
+        return self.plan.value.slot_of(worker) if self.plan else None
 
     def start_step(self) -> int | None:
         """The step at which the current generation starts: the newest state any member holds or can load.

@@ -63,6 +63,7 @@ class Agent:
     _beat_at: float = float("-inf")
     _claimed: dict[str, int] = field(default_factory=dict)
     _report: tuple[str, records.Report] | None = None
+    _parted: Literal["", "said", "yes"] = ""
 
     @property
     def id(self) -> str:
@@ -122,6 +123,8 @@ class Agent:
             self._written = None
         if txn.tag == "report" and outcome == "yes":
             self._report = None
+        if txn.tag == "farewell" and outcome == "yes":
+            self._parted = "yes"
 
     # ---- decisions
 
@@ -166,8 +169,7 @@ class Agent:
     def _begin(self, assigned: str | None, job: JobView | None, now: float) -> Iterator[Action]:
         """Without a runner: start one for the assigned job, or go."""
         if self.leaving_since is not None:
-            if self._report is None or not self.lease:
-                yield Exit()
+            yield from self._part(now)
             return
         if assigned is None or job is None or job.name != assigned or job.spec is None:
             return
@@ -179,6 +181,15 @@ class Agent:
         self.runner = RunnerState(assigned, spec.spec, self.hang_floor)
         self.runner.begins("load", now)
         yield Start(messages.Prepare(job=assigned, worker=self.id, spec=spec.spec, code=spec.code))
+
+    def _part(self, now: float) -> Iterator[Action]:
+        """Exit, after the last words: whoever takes back its assignment has not died of its job."""
+        overdue = self.leaving_since is not None and now - self.leaving_since > self.grace
+        if not self.lease or overdue or self._parted == "yes":
+            yield Exit()
+        elif self._report is None:
+            self._parted = "said"
+            yield Write(Txn("farewell", (), (Delete(keys.assigned(self.id)), Delete(keys.worker(self.id)))))
 
     def _serve(self, runner: RunnerState, assigned: str | None, job: JobView, now: float) -> Iterator[Action]:
         slot = job.plan.value.slot_of(self.id) if job.plan else None
@@ -295,6 +306,7 @@ class Agent:
         claim = records.Claim(worker=self.id, held=runner.held)
         operations: list[Put | Delete] = [Put(key, records.encode(claim), self.lease)]
         operations += [Delete(entry.kv.key) for entry in self._my_claims(job)]
+        assert self._claimed.get(job.name, 0) < job.generation, "one claim per generation and agent"
         yield Write(Txn("claim", (unchanged(job.plan.kv), absent(key)), tuple(operations)))
 
     def _start(self, runner: RunnerState, job: JobView, slot: int) -> Iterator[Action]:
@@ -361,7 +373,7 @@ class Agent:
 
     def _beat(self, now: float) -> Iterator[Action]:
         """Keep the worker's record true: at once when it says something new, else once a second."""
-        if not self.lease:
+        if not self.lease or self._parted:
             return
         record = self._describe()
         said = self._written

@@ -9,13 +9,14 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import structlog
 
-from ..errors import NonFiniteError, UnavailableError
+from ..errors import CorruptError, NonFiniteError, UnavailableError
 from ..storage import commits
 from . import messages
 
@@ -30,6 +31,9 @@ Answer = messages.Published | messages.Refused
 
 RETRY_SECONDS = 1.0
 """From a commit that could not be written to the next try."""
+
+KEPT_BASES = 8
+"""Commits whose history is kept in memory: if they turn out damaged, the next one follows what was before them."""
 
 PATIENCE_SECONDS = 5.0
 """How long slot 0 waits for the others' shares of the upload before it sends them itself."""
@@ -75,7 +79,8 @@ class Committer:
         say: Callable[[messages.FromRunner], None],
     ) -> None:
         self._store, self._about, self._take, self._say = store, about, take, say
-        self._base, self._before = messages.Base(), 0
+        self._base = messages.Base()
+        self._bases: deque[int] = deque([0], maxlen=KEPT_BASES)
         self._fenced_at = -1
         self._history: dict[int, bytes] = {}
         self._spare: commits.Snapshot | None = None
@@ -113,12 +118,13 @@ class Committer:
 
     def rebase(self, base: messages.Base) -> None:
         """Another commit is the head now."""
-        if base.step > self._base.step:
-            self._before = self._base.step
+        if base.step > self._bases[-1]:
+            self._bases.append(base.step)
+        while len(self._bases) > 1 and self._bases[-1] > base.step:
+            self._bases.pop()
         self._base = base
         self.heal |= base.damaged
-        # Lines of one commit more are kept: if this one turns out damaged, the next follows the one before it.
-        for step in [s for s in self._history if s <= min(self._before, base.step)]:
+        for step in [s for s in list(self._history) if s <= min(self._bases[0], base.step)]:
             self._history.pop(step, None)
 
     def record(self, report: Any) -> None:
@@ -235,8 +241,19 @@ class Committer:
             )
 
     def _lines(self, after: int, upto: int) -> bytes:
-        """History of the steps (after, upto], JSON lines."""
-        return b"".join(line + b"\n" for step, line in sorted(self._history.items()) if after < step <= upto)
+        """History of the steps (after, upto], JSON lines.
+
+        Raises:
+            CorruptError: some are not there: more commits than `KEPT_BASES` turned out damaged, or one that this
+                state was loaded from. Only from an undamaged commit can the job go on.
+        """
+        lines = {step: line for step, line in sorted(self._history.items()) if after < step <= upto}
+        if [*lines] != [*range(after + 1, upto + 1)]:
+            raise CorruptError(
+                f"the history of steps {after + 1} to {upto} cannot be told, since commits that held a part of it "
+                f"are damaged; the state of step {upto} is given up, and the job goes on from step {after}"
+            )
+        return b"".join(line + b"\n" for line in lines.values())
 
 
 def advance(writing: Generator[messages.Publish, Answer, None], answer: Answer) -> messages.Publish | None:

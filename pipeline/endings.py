@@ -6,6 +6,7 @@ The cause decides what it costs: only what the user's code raised fails a job at
 from __future__ import annotations
 
 import errno
+import traceback
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -25,7 +26,7 @@ from ..errors import (
     plain,
 )
 from . import messages
-from .script import headline, user_traceback
+from .script import headline, is_ours, user_traceback
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,6 +55,9 @@ def _describe(error: BaseException, step: int, folder: Path) -> messages.Failed:
         return messages.Failed(cause="preempted", step=step, message=f"a store does not answer: {error}")
     if isinstance(error, CorruptError | NotFoundError):
         return messages.Failed(cause="died", step=step, message=str(error))
+    if isinstance(error, AssertionError) and is_ours(error, folder):  # not the user's fault, whoever runs it next
+        trace = "".join(traceback.format_exception(error))
+        return messages.Failed(cause="died", step=step, message=f"easyscale broke a promise: {error}", traceback=trace)
     lacking = isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and any(words in str(error) for words in MEMORY_WORDS)
     )

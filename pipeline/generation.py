@@ -168,7 +168,10 @@ class Generation:
             gathered = yield from self._exchange(contribution)
             if gathered is None:
                 return self._idle("yield")
+            slots, before = [control.slot for control, _ in gathered], replica.step
+            assert slots == [*range(len(session.run.members))], f"one part per slot, in order of slots: {slots}"
             report = replica.apply([part for _, part in gathered])
+            assert replica.step == before + 1, f"a step leads from state {before} to the next, not to {replica.step}"
             self.commits.record(report)
             now = self.clock()
             decision = session.decide(replica.step, [control for control, _ in gathered], now)

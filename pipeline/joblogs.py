@@ -46,7 +46,7 @@ class LogFile:
                 data = file.read(MAX_CHUNK)
             try:
                 self._store.put(chunk_key(self._job, self._worker, self._chunks), data)
-                record = records.LogRecord(chunks=self._chunks + 1, length=self._sent + len(data))
+                record = records.LogRecord(chunks=self._chunks + 1)
                 self._kv.txn((), (Put(keys.logs(self._job, self._worker), records.encode(record)),))
             except EasyScaleError as error:
                 log.warning("logs.not_shipped", job=self._job, error=str(error))

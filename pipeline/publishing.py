@@ -64,6 +64,8 @@ def _publication(
     wanted: messages.Publish, job: JobView, claim: Entry[records.Claim], progress: records.Progress | None
 ) -> Txn:
     assert job.plan is not None
+    assert wanted.step > job.base[0], "the head only goes up"
+    assert claim.kv.key.startswith(keys.generation_claims(job.name, job.generation)), "a claim of the plan's generation"
     head = records.Head(
         step=wanted.step,
         manifest=wanted.manifest,

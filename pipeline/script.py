@@ -224,6 +224,13 @@ def user_traceback(error: BaseException, folder: Path) -> str:
     return "".join(trace.format()).rstrip()
 
 
+def is_ours(error: BaseException, folder: Path) -> bool:
+    """Whether an exception was raised by a line of easyscale itself, not by the user's code below `folder`."""
+    frames = traceback.extract_tb(error.__traceback__)
+    raised = Path(frames[-1].filename) if frames else folder
+    return raised.resolve().is_relative_to(_PACKAGE) and not _is_users(raised, folder)
+
+
 def _users(part: traceback.TracebackException, folder: Path) -> list[traceback.FrameSummary]:
     return [frame for frame in part.stack if _is_users(Path(frame.filename), folder)]
 

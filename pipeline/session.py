@@ -116,7 +116,7 @@ class Session:
     def decide(self, step: int, controls: Iterable[Control], now: float) -> Decision:
         """What follows from everybody's records once state `step` (the one after the step) is reached."""
         everybody = list(controls)
-        assert len(everybody) == len(self.run.members)
+        assert len(everybody) == len(self.run.members), f"one record per member, not {len(everybody)}"
         pausing = any(control.pausing for control in everybody)
         leaving = [control.leaving for control in everybody]
         newer = any(control.next_generation > self.run.generation for control in everybody)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pytest
 from easyscale.coordinator import keys, ranges, records, views
 from easyscale.coordinator.kv import Delete, Put
 from easyscale.coordinator.memory import MemoryKV
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 SPEC = "5" * 64
 CODE = "c" * 64
+
+SOON = 0.5
+"""Seconds: shorter than any patience of the planner's."""
 
 
 def worker_record(worker: str, **fields: Any) -> records.WorkerRecord:
@@ -162,6 +166,14 @@ class Story(Board):
         if self.look(name).status is None:
             self.status(name, state="running")
         assert self.decide() == [], "the picture is at rest"
+
+
+@pytest.fixture
+def story() -> Story:
+    """A job of 4 ESTs that nobody serves yet."""
+    story = Story()
+    story.job()
+    return story
 
 
 def status_of(story: Board, name: str = "job") -> records.Status:

@@ -107,6 +107,7 @@ def test_of_two_coordinators_that_read_the_same_old_picture_one_decides(kv: KeyV
     board.job()
     for worker in ("a", "b"):
         board.worker(worker, "running", step=7)
+        board.put(keys.assigned(worker), "job")
     board.plan(3, "a", "b")
     board.claims(0, 0)
     board.status(state="running")

@@ -148,6 +148,25 @@ def test_a_step_that_always_kills_its_worker_is_quarantined_with_evidence(
     assert f"retry {job}" in shown.out, "and how to go on"
 
 
+def test_a_job_whose_build_always_kills_its_worker_is_quarantined(
+    cluster: Cluster, injected: Callable[[str], None]
+) -> None:
+    cluster.coordinator()
+    job = cluster.submit(SMALL, retries=Retries(died=1))
+    for killed in (1, 2):
+        worker = cluster.worker(f"w{killed}", JOB_FAULT="die-with-worker:-2")
+        now = cluster.until(job, lambda now: now.attempts.get("died") == killed)  # noqa: B023
+        injected("SIGKILL of a worker by the build of its job")
+        assert not worker.running
+    assert (now.state, now.attempts) == ("failed", {"died": 2})
+    assert "ended 2 attempts without progress; it is quarantined" in now.reason
+    assert "while it got ready" in now.reason
+    assert "w2-" in cluster.view(job).status.value.failure.worker
+    other = cluster.worker("w3")
+    cluster.until_true(lambda: "w3-" in other.text)
+    assert cluster.job(job).attempts == {"died": 2}, "nobody else is killed by it"
+
+
 def test_a_job_killed_at_every_step_within_an_epoch_takes_each_sample_once(
     cluster: Cluster, reference: Reference, injected: Callable[[str], None], tmp_path: Path
 ) -> None:

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 NOBODY = "0" * 64
 
+PREPARING = -1
+"""As a step: before the first one."""
+
 
 class UserError(RuntimeError):
     """What the user's code raises when the story wants it to."""
@@ -63,6 +66,8 @@ class SimRunner(runner.Runner):
         world, job = self.world, self.world.jobs[message.job]
         self.process.job = job.name
         world.hub.sleep(world.rng.uniform(0.2, 2.0))
+        if job.poison == PREPARING:
+            world.poisoned(job, self.process)
         self._store = world.store
         self._spec = job.spec
         who = self.process.name
@@ -121,7 +126,7 @@ class RunnerProcess:
         world.runners.append(self)
 
     def _main(self) -> None:
-        environment = runner.Environment(fd=0, store="s3://sim", folder="/sim", device="sim", agent=1, cache=False)
+        environment = runner.Environment(fd=0, store="s3://sim", folder="/sim", device="sim", cache=False)
         self.world.channel = self.channel
         it = SimRunner(environment)
         it.world, it.process = self.world, self
@@ -210,7 +215,7 @@ class SimWorker:
             grace=20.0,
             hang_floor=self.world.hang_floor,
         )
-        self.it = worker.Worker(self.world.kv, self.world.store, options)  # type: ignore[arg-type]
+        self.it = worker.Worker(self.world.kv, self.world.store, options, None)  # type: ignore[arg-type]
         self.process.name = self.it.id
         self.it.run()
         self.world.note(f"{self.it.id} exits")
@@ -259,7 +264,7 @@ def names(world: World) -> list[tuple[Any, dict[str, Any]]]:
         (
             worker,
             {
-                "RunnerProcess": lambda **arguments: RunnerProcess(world, **arguments),
+                "RunnerProcess": lambda nursery, **arguments: RunnerProcess(world, **arguments),
                 "device_kind": lambda _: "sim",
                 "memory_bytes": lambda: 1,
                 "socket": SimpleNamespace(gethostname=lambda: "sim"),

@@ -231,6 +231,7 @@ class Judge:
 
     def _count(self, before: Keys, after: Keys, author: Process | None) -> None:
         """Every attempt that ended is counted once: in the transaction that removes what speaks of it."""
+        self._taken_back(before, after, author)
         for name in self.world.jobs:
             old, new = before.get(keys.status(name)), after.get(keys.status(name))
             prefix = f"{keys.job(name)}reports/"
@@ -252,18 +253,38 @@ class Judge:
                 self.world.note(f"attempts {now.attempts}", job=name)
             over = was.state in records.TERMINAL or before.get(keys.desired(name), new).value == b"cancelled"
             reported = {records.decode(before[key].value, records.Report).worker for key in gone}
-            lost = self._dropped(name, before, after)
+            taken = {
+                key.removeprefix(keys.ASSIGNED)
+                for key in before
+                if key.startswith(keys.ASSIGNED) and key not in after and before[key].value.decode() == name
+            }
+            lost = self._dropped(name, before, after) | taken
             self.check(
                 counted <= len(reported | lost),
                 f"{counted} attempts of {name} were counted where {sorted(reported | lost)} had ended",
             )
             self.check(
-                over or counted >= len(reported),
-                f"reports of {sorted(reported)} were removed, but only {counted} attempts counted",
+                over or counted >= len(reported | taken),
+                f"{sorted(reported | taken)} had ended and what told of it was removed, but {counted} attempts counted",
             )
             self.check(
                 all(now.attempts.get(cause, 0) >= count for cause, count in was.attempts.items()),
                 f"attempts of {name} were forgotten",
+            )
+
+    def _taken_back(self, before: Keys, after: Keys, author: Process | None) -> None:
+        """An assignment of a worker that is gone speaks of an attempt: only with its count does it go."""
+        if not any(coordinator.process is author for coordinator in self.world.coordinators):
+            return  # a worker's own farewell
+        for key in [key for key in before if key.startswith(keys.ASSIGNED) and key not in after]:
+            worker, name = key.removeprefix(keys.ASSIGNED), before[key].value.decode()
+            status = before.get(keys.status(name))
+            over = status is not None and records.decode(status.value, records.Status).state in records.TERMINAL
+            changed = any(before.get(k) is not after.get(k) for k in (keys.status(job) for job in self.world.jobs))
+            wish = before.get(keys.desired(name))
+            self.check(
+                keys.worker(worker) in before or over or changed or (wish is not None and wish.value == b"cancelled"),
+                f"{worker}, assigned to {name}, is gone, and nobody counted it",
             )
 
     def _dropped(self, name: str, before: Keys, after: Keys) -> set[str]:
@@ -277,6 +298,8 @@ class Judge:
     def check_attempts(self, job: SimJob, view: Any) -> None:
         """At the end: what the story did to a job is what was counted, where nothing else happened to it."""
         status = view.status.value if view.status else records.Status()
+        if self.world.graceful:
+            self.check(status.attempts.keys() <= {"preempted"}, f"nobody was lost, and counted were {status.attempts}")
         if job.poison is not None:
             # Members of one generation may die together: each death is an attempt, all of them one try of the step.
             self.check(

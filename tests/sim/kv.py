@@ -61,6 +61,14 @@ class JudgedKV(MemoryKV):
         super()._apply(operations)
         self._world.judge.applied(before, self._keys, self.author)
 
+    def _end(self, lease: int) -> None:
+        """Whoever happens to call when a lease has run out is not the author of that."""
+        author, self.author = self.author, None
+        try:
+            super()._end(lease)
+        finally:
+            self.author = author
+
     def grant(self, ttl: float) -> int:
         lease = super().grant(ttl)
         self.deadlines[lease] = self._leases[lease].deadline

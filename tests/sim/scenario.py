@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import misfortunes
+from . import actors, misfortunes
 from .faults import Faults, mixture
 from .world import SimJob, World, small_spec
 
@@ -87,7 +87,7 @@ def befall(world: World, job: SimJob, kind: str) -> None:
     rng = world.rng
     step = rng.randrange(1, job.steps)
     if kind == "poison":
-        job.poison, job.expect = step, {"failed"}
+        job.poison, job.expect = rng.choice([step, step, actors.PREPARING]), {"failed"}
         job.poisons_machine = rng.random() < 0.5
     elif kind == "raise":
         times = rng.randint(1, 3)

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 import tally
-from easyscale.coordinator import coordinator, lease, planner, views
+from easyscale.coordinator import attempts, coordinator, keys, lease, views
 from easyscale.coordinator.transactions import apply
 from easyscale.errors import CorruptError
 from easyscale.pipeline import agent, committer, lanes, messages, publishing, runner, runner_state, worker
@@ -98,12 +98,44 @@ def worker_name_without_nonce(patch: Patch) -> None:
 
 
 def attempts_counted_at_failure_only(patch: Patch) -> None:
-    real = planner.Planner._count
+    def ended(job: Any, assigned: Any, elsewhere: Any, lost: Any, *more: Any) -> Any:
+        return real(job, {}, elsewhere, {w: cause for w, cause in lost.items() if w in job.reports}, *more)
 
-    def count(self: Any, job: Any, status: Any, lost: Any, *more: Any) -> Any:
-        return real(self, job, status, {w: cause for w, cause in lost.items() if w in job.reports}, *more)
+    real = attempts.ended
+    patch(attempts, "ended", ended)
 
-    patch(planner.Planner, "_count", count)
+
+def deaths_while_preparing_are_not_counted(patch: Patch) -> None:
+    def ended(job: Any, assigned: Any, *more: Any) -> Any:
+        return real(job, {w: entry for w, entry in assigned.items() if job.slot_of(w) is not None}, *more)
+
+    real = attempts.ended
+    patch(attempts, "ended", ended)
+
+
+def a_dead_member_is_counted_for_its_assignment_too(patch: Patch) -> None:
+    def ended(job: Any, assigned: Any, *more: Any) -> Any:
+        return real(job, {w: entry for w, entry in assigned.items() if job.slot_of(w) is None}, *more)
+
+    real = attempts.ended
+    patch(attempts, "ended", ended)
+
+
+def who_leaves_keeps_its_assignment(patch: Patch) -> None:
+    def farewell(kv: Any, txn: Any) -> Any:
+        kept = tuple(o for o in txn.operations if not o.key.startswith(keys.ASSIGNED))
+        return apply(kv, txn._replace(operations=kept))
+
+    patch(worker, "apply", farewell)
+
+
+def history_of_the_last_commit_only(patch: Patch) -> None:
+    patch(committer, "KEPT_BASES", 2)
+    patch(committer.Committer, "_lines", history_as_far_as_known)
+
+
+def history_as_far_as_known(self: Any, after: int, upto: int) -> bytes:
+    return b"".join(line + b"\n" for step, line in sorted(self._history.items()) if after < step <= upto)
 
 
 def a_deposed_coordinator_acts(patch: Patch) -> None:
@@ -208,6 +240,10 @@ BUGS: dict[Callable[[Patch], None], int] = {
     snapshot_of_a_later_step: 0,
     a_commit_is_a_sign_of_life: 45,
     partials_without_a_digest: 25,
+    deaths_while_preparing_are_not_counted: 0,
+    a_dead_member_is_counted_for_its_assignment_too: 0,
+    who_leaves_keeps_its_assignment: 0,
+    history_of_the_last_commit_only: 412,
 }
 """Each with a seed that has found it: tried first, since the tests of a CI run have gone through all of them anyway."""
 

@@ -38,7 +38,7 @@ class SimJob:
 
     Args:
         expect: states in which it may end.
-        poison: the step that kills its runner, or its whole machine, each time it is computed.
+        poison: the step that kills its runner, or its whole machine, each time it is computed; -1: its preparation.
         raises, hangs: step -> how many more times the user's code raises or hangs there.
         raised, killed: how often it has, and how often the poisoned step has killed.
     """
@@ -210,13 +210,7 @@ class World:
         hub, seconds = self.hub, self.step_seconds
         hub.sleep(self.rng.uniform(0.2, 1.0) * seconds)
         if job.poison == step:
-            job.killed += 1
-            self.fault("step that kills its runner")
-            if job.poisons_machine:
-                runner.agent.kill()
-                name = runner.agent.owner.name
-                hub.at(hub.now + self.rng.uniform(1.0, 3.0), self.add_worker, name)
-            runner.process.kill()
+            self.poisoned(job, runner)
         elif job.raises.get(step, 0) > 0:
             job.raises[step] -= 1
             job.raised += 1
@@ -228,6 +222,17 @@ class World:
             runner.hanging = True
             hub.sleep(float("inf"))
         hub.sleep(self.rng.uniform(0.0, 0.5) * seconds)
+
+    def poisoned(self, job: SimJob, runner: actors.RunnerProcess) -> None:
+        """The user's code kills its runner, or its whole machine, which comes back after a while."""
+        job.killed += 1
+        self.fault("user code kills its machine" if job.poisons_machine else "user code kills its runner")
+        if job.poisons_machine:
+            runner.agent.kill()
+            name = runner.agent.owner.name
+            self.hub.at(self.hub.now + self.rng.uniform(1.0, 3.0), self.add_worker, name)
+        runner.process.kill()
+        self.hub.sleep(0.0)
 
     # ---- looking
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import runpy
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 from desk import FLOOR, GRACE, READY, Desk, sent
-from easyscale.coordinator import keys, records
+from easyscale.coordinator import keys, ranges, records
 from easyscale.errors import AddressError, CorruptError, UnavailableError
 from easyscale.pipeline import messages
 from easyscale.pipeline.actions import Exit, Signal, Start
 from easyscale.pipeline.agent import PLAN_SECONDS
 from easyscale.pipeline.endings import describe
 from easyscale.pipeline.runner_state import STACKS_SECONDS, TERM_SECONDS
+from easyscale.pipeline.session import Session
 from pictures import SPEC
 
 if TYPE_CHECKING:
@@ -29,8 +31,24 @@ def desk() -> Desk:
 
 def test_leaving_idle_is_an_exit(desk: Desk) -> None:
     desk.hold_lease()
+    desk.assign("job")
+    desk.act()
+    assert "me" in desk.view().workers
     desk.agent.on_leave(0.0)
+    assert desk.wrote(desk.act()) == ["farewell"]
     assert desk.act() == [Exit()]
+    assert desk.view().workers == {}, "a sign of life after the farewell would be the last one"
+    assert desk.view().assigned == {}, "nobody takes it for dead in its job"
+
+
+def test_a_farewell_is_said_again_until_it_is_known_to_be_heard(desk: Desk) -> None:
+    desk.hold_lease()
+    desk.act()
+    desk.agent.on_leave(0.0)
+    for outcome in ("no", "unknown"):
+        desk.outcome = outcome
+        assert desk.wrote(desk.act(0.3)) == ["farewell"]
+    assert desk.act(GRACE)[0] == Exit(), "but nobody stays for it"
 
 
 def test_leaving_while_running_finishes_the_step_and_releases(desk: Desk) -> None:
@@ -46,6 +64,7 @@ def test_leaving_while_running_finishes_the_step_and_releases(desk: Desk) -> Non
     assert sent(actions) == [messages.Stop()]
     assert desk.mine() == {}
     desk.agent.on_exit("exited with status 0")
+    assert desk.wrote(desk.act()) == ["farewell"]
     assert desk.act() == [Exit()]
     assert desk.look().reports == {}
 
@@ -365,6 +384,23 @@ def test_a_report_stays_small_however_long_the_exception(desk: Desk) -> None:
 )
 def test_trouble_with_the_store_is_not_charged_to_the_users_code(error: Exception, tmp_path: Path) -> None:
     assert describe(error, 5, tmp_path).cause != "raised"
+
+
+def test_an_assertion_of_ours_is_not_charged_to_the_users_code_and_one_of_the_users_is(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("assert 1 == 2, 'the user is wrong'\n")
+    run = messages.Run(generation=1, members=ranges.even(4, ["a"]), slot=0, step=0, base=messages.Base())
+    told = []
+    for call in (
+        lambda: Session(run, 10).decide(1, [], 0.0),
+        lambda: runpy.run_path(str(script)),
+    ):
+        with pytest.raises(AssertionError) as found:
+            call()
+        told.append(describe(found.value, 5, tmp_path))
+    assert [failed.cause for failed in told] == ["died", "raised"]
+    assert "one record per member" in told[0].message, "the sentence goes into the report"
+    assert "in decide" in told[0].traceback
 
 
 def test_words_of_nobody_are_nothing(desk: Desk) -> None:

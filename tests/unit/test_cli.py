@@ -543,7 +543,7 @@ def test_logs_are_printed_worker_by_worker(desk: Desk) -> None:
     store = FileStore(desk.folder / ".easyscale" / "store")
     for worker in ("b", "a"):
         store.put(chunk_key("demo", worker, 0), f"{worker} says\n".encode())
-        desk.put(keys.logs("demo", worker), records.LogRecord(chunks=2, length=9))
+        desk.put(keys.logs("demo", worker), records.LogRecord(chunks=2))
     store.put(chunk_key("demo", "b", 1), b"more \xff\n")
     ran = desk.run("logs", "demo")
     missing = f"[chunk 1 of this log is missing from {store.address}]"

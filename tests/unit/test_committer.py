@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from easyscale.errors import DivergenceError, NonFiniteError, UnavailableError
+from easyscale.errors import CorruptError, DivergenceError, NonFiniteError, UnavailableError
 from easyscale.pipeline import messages
-from easyscale.pipeline.committer import About, Committer
+from easyscale.pipeline.committer import KEPT_BASES, About, Committer
 from easyscale.storage import commits, manifests
 from easyscale.storage.blobs import get_blob
 from easyscale.storage.memory import MemoryStore
@@ -181,6 +181,29 @@ def test_a_commit_whose_parent_turned_out_damaged_gets_the_longer_history(bench:
     again = bench.publish()
     assert again.parent == first.manifest
     assert bench.history(again) == [3, 4, 5, 6]
+
+
+def test_a_commit_whose_ancestors_turned_out_damaged_one_and_all_gets_the_whole_history(bench: Bench) -> None:
+    for step in range(2, 2 * KEPT_BASES, 2):
+        bench.train(step)
+        bench.begin()
+        bench.publish()
+    bench.train(2 * KEPT_BASES)
+    bench.begin()
+    bench.refuse(moved=messages.Base())
+    assert bench.history(bench.publish()) == [*range(1, 2 * KEPT_BASES + 1)]
+
+
+def test_a_state_whose_history_is_damaged_is_given_up(bench: Bench) -> None:
+    bench.committer.forget()  # it was loaded from commit 8
+    bench.step = 8
+    bench.committer.enter(4, messages.Base(step=8, manifest="a" * 64))
+    bench.train(10)
+    bench.begin()
+    bench.refuse(moved=messages.Base(step=6, manifest="b" * 64, damaged=True))
+    bench.rest()
+    assert isinstance(bench.committer.failure, CorruptError)
+    assert "steps 7 to 10" in str(bench.committer.failure)
 
 
 def test_a_head_that_is_further_already_ends_the_matter(bench: Bench) -> None:

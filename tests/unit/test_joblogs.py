@@ -76,6 +76,6 @@ def test_a_store_that_hangs_does_not_hold_up_the_agent(tmp_path: Path) -> None:
 
 def test_a_missing_chunk_is_said_so_in_its_place() -> None:
     store = MemoryStore()
-    assert list(read(store, "job", "w", records.LogRecord(chunks=1, length=3))) == [
+    assert list(read(store, "job", "w", records.LogRecord(chunks=1))) == [
         b"[chunk 0 of this log is missing from memory://]\n"
     ]

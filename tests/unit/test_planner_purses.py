@@ -4,19 +4,9 @@ from __future__ import annotations
 
 import pytest
 from easyscale.coordinator import keys
-from pictures import SPEC, Story, status_of
-
-SOON = 0.5
-"""Seconds: shorter than any patience."""
-
-
-@pytest.fixture
-def story() -> Story:
-    """A job of 4 ESTs that nobody serves yet."""
-    story = Story()
-    story.job()
-    return story
-
+from easyscale.coordinator.kv import unchanged
+from easyscale.coordinator.planner import STALE_SECONDS, Planner
+from pictures import SOON, SPEC, Story, status_of
 
 # ---- purses
 
@@ -134,7 +124,101 @@ def test_a_report_of_somebody_who_is_no_member_is_counted_too(story: Story) -> N
     assert story.decide(SOON) == ["a -> nothing"]
 
 
+# ---- deaths of those who are no members
+
+
+def die_preparing(story: Story, worker: str) -> list[str]:
+    """A worker is assigned, begins to prepare, and takes its machine down; a successor counts."""
+    story.worker(worker, "idle", None)
+    story.decide(SOON)
+    story.worker(worker, "preparing")
+    story.decide(SOON)
+    story.gone(worker)
+    story.planner = Planner()
+    return story.decide(SOON)
+
+
+def test_a_job_that_kills_its_workers_while_they_prepare_is_quarantined(story: Story) -> None:
+    story.job(retries={"died": 1, "raised": 0})
+    assert die_preparing(story, "a") == ["job: waiting (no worker is alive)", "a -> nothing"]
+    assert (status_of(story).attempts, status_of(story).streak) == ({"died": 1}, {"died": 1})
+    assert story.decide(SOON) == [], "counted once"
+    die_preparing(story, "b")
+    assert (status_of(story).state, status_of(story).attempts) == ("failed", {"died": 2})
+    assert "it is quarantined" in status_of(story).reason
+    assert "while it got ready" in status_of(story).reason
+
+
+def test_a_death_while_preparing_is_counted_in_the_transaction_that_takes_back_the_assignment(story: Story) -> None:
+    story.worker("a", "preparing")
+    story.decide()
+    view = story.view()
+    story.gone("a")
+    old = story.planner.decide(story.view(), story.now + SOON)
+    assert [txn.tag for txn in old] == ["decide job"]
+    assert story.apply(old[0])
+    assert not story.apply(old[0])
+    assert unchanged(view.assigned["a"].kv) in old[0].compares
+
+
+def test_who_said_farewell_is_not_counted_by_a_successor(story: Story) -> None:
+    story.running("a", "b", held=10)
+    for worker in "ab":
+        story.delete(keys.assigned(worker))
+        story.gone(worker)
+    story.planner = Planner()
+    story.decide(SOON)
+    assert "died" not in status_of(story).attempts
+
+
+def test_a_member_that_died_is_not_counted_again_for_its_assignment(story: Story) -> None:
+    story.running("a", "b", held=10)
+    story.gone("b")
+    for _ in range(3):
+        story.planner = Planner()
+        story.decide(SOON)
+    assert status_of(story).attempts == {"died": 1}
+
+
+def test_a_worker_whose_record_stands_still_while_it_prepares_is_a_death_too(story: Story) -> None:
+    story.worker("a", "preparing")
+    story.decide()
+    assert story.decide(STALE_SECONDS) == ["job: waiting (no worker is alive)", "a -> nothing"]
+    assert status_of(story).attempts == {"died": 1}
+    story.beat("a")
+    assert "a -> job" in story.decide(SOON), "it was only slow, and may try again"
+
+
+def test_a_report_of_a_worker_that_is_gone_and_its_assignment_are_one_attempt(story: Story) -> None:
+    story.worker("a", "preparing")
+    story.decide()
+    story.delete(keys.worker("a"))
+    story.report("a", "memory", 0)
+    story.decide(SOON)
+    story.decide(SOON)
+    assert status_of(story).attempts == {"memory": 1}
+
+
 # ---- recoveries
+
+
+def test_a_recovery_goes_on_under_a_successor(story: Story) -> None:
+    story.running("a", "b", held=10)
+    story.progress(15, 10)
+    story.worker("a", "running", step=15)
+    story.decide()
+    story.gone("b")
+    story.decide(2.0)
+    story.planner = Planner()
+    story.claims(15)
+    story.progress(16, 15)
+    story.beat()
+    story.decide(1.0)
+    (recovery,) = status_of(story).recoveries
+    assert (recovery.cause, recovery.seconds) == ("b died", 2.0), "what passed without a coordinator nobody has timed"
+    assert status_of(story).loss is None
+    story.decide(1.0)
+    assert status_of(story).recovered == 1
 
 
 def test_a_recovery_lasts_from_the_last_sign_of_life_to_the_first_step_after_it(story: Story) -> None:

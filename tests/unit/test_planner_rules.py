@@ -8,19 +8,7 @@ import pytest
 from easyscale.coordinator import keys, views
 from easyscale.coordinator.kv import Compare, Put, unchanged
 from easyscale.coordinator.planner import Planner
-from pictures import Story, status_of
-
-SOON = 0.5
-"""Seconds: shorter than any patience."""
-
-
-@pytest.fixture
-def story() -> Story:
-    """A job of 4 ESTs that nobody serves yet."""
-    story = Story()
-    story.job()
-    return story
-
+from pictures import SOON, Story, status_of
 
 # ---- between jobs
 
@@ -136,6 +124,7 @@ SEEDS = range(80)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_whatever_the_picture_the_rules_hold(seed: int) -> None:
     story = crowd(seed)
+    assigned_at_first = assigned(story).keys()
     for _ in range(4):
         before = story.view()
         story.decide(4.0)  # which asserts that every transaction applies
@@ -155,10 +144,10 @@ def test_whatever_the_picture_the_rules_hold(seed: int) -> None:
                 assert not any(spec.spec in before.workers[w].value.refusals for w in members)
                 assert not any(before.workers[w].value.leaving for w in members)
         for worker, job_name in assigned(story).items():
-            record = after.workers.get(worker)
-            assert record is not None, "only the living are assigned"
+            assert worker in after.workers or worker in assigned_at_first, "only the living are assigned"
             assert after.jobs[job_name].spec is not None
         story.beat()
+    assert assigned(story).keys() <= story.view().workers.keys(), "what the dead were assigned is taken back"
 
 
 @pytest.mark.parametrize("seed", range(0, 80, 8))
@@ -224,3 +213,26 @@ def test_an_assignment_to_a_job_that_is_gone_is_taken_back() -> None:
     story.worker("a", "idle", None)
     story.put(keys.assigned("a"), "nosuch")
     assert story.decide() == ["a -> nothing"]
+
+
+@pytest.mark.parametrize("assigned_to", [None, "other"])
+def test_an_assignment_is_not_changed_for_a_worker_that_has_gone_meanwhile(
+    story: Story, assigned_to: str | None
+) -> None:
+    """Taken back or given to another job, its attempt would be forgotten."""
+    story.worker("a", "preparing")
+    story.decide()
+    if assigned_to is None:
+        story.desire("paused")
+    else:
+        story.job("other", spec="6" * 64, priority=5)
+    (change,) = [txn for txn in story.planner.decide(story.view(), story.now) if txn.tag == "assign a"]
+    story.gone("a")
+    assert not story.apply(change)
+
+
+def test_a_worker_that_has_gone_meanwhile_is_not_assigned(story: Story) -> None:
+    story.worker("a", "idle", None)
+    (change,) = [txn for txn in story.planner.decide(story.view(), story.now) if txn.tag == "assign a"]
+    story.gone("a")
+    assert not story.apply(change)

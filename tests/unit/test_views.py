@@ -28,7 +28,7 @@ def test_every_key_finds_its_place(board: Board) -> None:
     board.damage("m3", 0)
     board.progress(6, 5)
     board.report("b", "died")
-    board.put(keys.logs("job", "a"), records.LogRecord(chunks=2, length=9))
+    board.put(keys.logs("job", "a"), records.LogRecord(chunks=2))
     board.put(keys.PREFIX + "future/key", "something that a newer version writes")
     view = board.view()
     job = view.jobs["job"]

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import easyscale as es
 import numpy as np
+import psutil
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -31,6 +32,8 @@ PACE = float(os.environ.get("JOB_PACE", "0"))
 FAULT, _, _STEPS = os.environ.get("JOB_FAULT", "none:-1").partition(":")
 FAULT_STEPS = [int(step) for step in _STEPS.split(",")]
 ONCE = os.environ.get("JOB_ONCE")
+BUILDING = -2
+"""As a step: while the training is built."""
 
 
 class Images(Dataset[tuple[Tensor, int, int]]):
@@ -77,7 +80,9 @@ def misbehave(step: int) -> None:
     if FAULT == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     if FAULT == "die-with-worker":
-        os.kill(os.getppid(), signal.SIGKILL)  # what takes the machine down; the runner dies with its agent
+        # What takes the machine down. The runner dies with its agent; its nursery may be between them.
+        worker = next(p for p in psutil.Process().parents() if p.name() != "es:nursery")
+        worker.kill()
         time.sleep(1e6)
     if FAULT == "hang":
         time.sleep(1e6)
@@ -90,6 +95,8 @@ def misbehave(step: int) -> None:
 
 
 def build() -> es.Training:
+    if BUILDING in FAULT_STEPS:
+        misbehave(BUILDING)
     model = nn.Sequential(
         nn.Conv2d(1, 4, 3, padding=1),
         nn.BatchNorm2d(4),
