@@ -100,6 +100,12 @@ class Channel:
         die()
 
 
+def _kill_children() -> None:
+    """Kill loader processes that are left. For one that is stuck this process would wait for ever at its exit."""
+    for child in multiprocessing.active_children():
+        child.kill()
+
+
 class Runner:
     """One attempt of one worker at one job, from import to `Stop`."""
 
@@ -130,12 +136,12 @@ class Runner:
                 self._clean()
         except BaseException as error:  # noqa: BLE001 - user code may raise anything, SystemExit included
             self._channel.say(describe(error, self.step, self._folder))
+            _kill_children()  # at once: for each that is stuck `close` would wait some seconds
             raise SystemExit(1) from None
         finally:
             if self._engine is not None:
                 self._engine.close()
-            for child in multiprocessing.active_children():
-                child.kill()  # a loader that is stuck: this process would wait for it for ever
+            _kill_children()
 
     # ---- preparation
 
