@@ -100,12 +100,6 @@ class Channel:
         die()
 
 
-def _kill_children() -> None:
-    """Kill loader processes that are left. For one that is stuck this process would wait for ever at its exit."""
-    for child in multiprocessing.active_children():
-        child.kill()
-
-
 class Runner:
     """One attempt of one worker at one job, from import to `Stop`."""
 
@@ -136,12 +130,18 @@ class Runner:
                 self._clean()
         except BaseException as error:  # noqa: BLE001 - user code may raise anything, SystemExit included
             self._channel.say(describe(error, self.step, self._folder))
-            _kill_children()  # at once: for each that is stuck `close` would wait some seconds
+            self._kill_loaders()  # at once: for each that is stuck `close` would wait some seconds
             raise SystemExit(1) from None
         finally:
             if self._engine is not None:
                 self._engine.close()
-            _kill_children()
+            self._kill_loaders()
+
+    @staticmethod
+    def _kill_loaders() -> None:
+        """For a loader process that is stuck this one would wait for ever at its exit."""
+        for child in multiprocessing.active_children():
+            child.kill()
 
     # ---- preparation
 
