@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args, get_origin
 
 import msgspec
 
-from ..errors import ScriptError, SpecError, shown
+from ..errors import ScriptError, SpecError, UserError, shown
 from .spec import JobSpec, check
 
 if TYPE_CHECKING:
@@ -155,7 +155,11 @@ class Job:
             )
         from .submit import submit
 
-        return submit(self, kv=kv, store=store, accept_changes=accept_changes)
+        try:
+            return submit(self, kv=kv, store=store, accept_changes=accept_changes)
+        except UserError as error:  # a script shows it with a traceback, in which ours would only hide the user's line
+            cause = error.__cause__ if isinstance(error, ScriptError) else None
+            raise error.with_traceback(None) from cause
 
 
 def parse_settings(texts: Mapping[str, str]) -> dict[str, Any]:

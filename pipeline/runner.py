@@ -84,12 +84,18 @@ class Runner:
                 self._clean()
         except BaseException as error:  # noqa: BLE001 - user code may raise anything, SystemExit included
             self._channel.say(describe(error, self.step, self._folder))
+            self._kill_loaders()  # at once: for each that is stuck `close` would wait some seconds
             raise SystemExit(1) from None
         finally:
             if self._engine is not None:
                 self._engine.close()
-            for child in multiprocessing.active_children():
-                child.kill()  # a loader that is stuck: this process would wait for it for ever
+            self._kill_loaders()
+
+    @staticmethod
+    def _kill_loaders() -> None:
+        """For a loader process that is stuck this one would wait for ever at its exit."""
+        for child in multiprocessing.active_children():
+            child.kill()
 
     # ---- preparation
 

@@ -52,7 +52,7 @@ def test_24_a_job_is_killed_and_resumed_on_a_store_that_lists_nothing(
 
 def limit_files(cluster: Cluster, size: int) -> None:
     """Let runners write no file larger than this: the kernel breaks off their writes as a full disk does."""
-    runners = [process for process in cluster.left() if "easyscale.pipeline.runner" in process.cmdline()]
+    runners = [process for process in cluster.left() if process.name() == "es:runner"]
     assert runners
     for process in runners:
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))

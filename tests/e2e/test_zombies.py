@@ -42,7 +42,9 @@ def test_a_worker_woken_after_its_lease_ran_out_is_refused_and_says_so(
 
     agent.signal(signal.SIGSTOP)
     injected("SIGSTOP of a worker")
-    wait_for(lambda: read_marker(cluster.store, job, COMMIT))  # written: now the runner wants it published
+    wait_for(lambda: read_marker(cluster.store, job, COMMIT))  # written: now the runner wants it published,
+    written = cluster.step_at_hand(job)
+    wait_for(lambda: cluster.step_at_hand(job) >= written + 2)  # and has said so
     runner.send_signal(signal.SIGSTOP)
     lost = cluster.until(job, lambda now: len(now.workers) == 1)
     assert zombie not in lost.workers

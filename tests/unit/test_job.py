@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import traceback
 from functools import partial, wraps
+from pathlib import Path
 from typing import Any, Literal, Required, get_args, get_origin
 
 import pytest
-from easyscale.errors import ScriptError, SpecError
+from easyscale.errors import AddressError, ScriptError, SpecError, UserError
 from easyscale.pipeline import job as job_module
 from easyscale.pipeline.job import Job, Settings, parse_settings
 from easyscale.pipeline.spec import JobSpec, Retries
@@ -246,3 +248,22 @@ def test_a_script_that_submits_while_it_is_only_read_is_told_so(tmp_path: Any) -
 def test_making_a_job_does_not_import_torch() -> None:
     code = "import sys, easyscale.pipeline.job, easyscale.pipeline.script; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-P", "-c", code], check=True)
+
+
+@pytest.mark.parametrize(("kind", "cause_is_shown"), [(AddressError, False), (ScriptError, True)])
+def test_the_traceback_of_a_users_mistake_shows_the_users_lines_and_not_ours(
+    monkeypatch: pytest.MonkeyPatch, kind: type[UserError], cause_is_shown: bool
+) -> None:
+    def deep_inside(*_: Any, **__: Any) -> None:
+        try:
+            raise ZeroDivisionError
+        except ZeroDivisionError as error:
+            raise kind("that will not do") from error
+
+    monkeypatch.setattr("easyscale.pipeline.submit.submit", deep_inside)
+    with pytest.raises(kind, match="that will not do") as caught:
+        job().submit()
+    frames = traceback.extract_tb(caught.value.__traceback__)
+    assert [Path(frame.filename).name for frame in frames] == ["test_job.py", "job.py"]
+    shown = "".join(traceback.format_exception(caught.value))
+    assert ("ZeroDivisionError" in shown) == cause_is_shown, "what the user's own code raised"

@@ -80,9 +80,8 @@ def misbehave(step: int) -> None:
     if FAULT == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     if FAULT == "die-with-worker":
-        # What takes the machine down. The runner dies with its agent; its nursery may be between them.
-        worker = next(p for p in psutil.Process().parents() if p.name() != "es:nursery")
-        worker.kill()
+        fork_server = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()
+        os.kill(int(fork_server[1]), signal.SIGKILL)  # what takes the machine down: all that the agent has dies with it
         time.sleep(1e6)
     if FAULT == "hang":
         time.sleep(1e6)
