@@ -47,8 +47,8 @@ class Membership:
                 lost[worker] = "preempted" if went else "died"
             elif slot in claims or job.desired == "paused":
                 continue
-            elif slot in claimed:
-                lost[worker] = "preempted"  # it let go, or lost its lease and is back
+            elif slot in claimed or (record.job == job.name and record.generation == job.generation):
+                lost[worker] = "preempted"  # it says that it had a claim: it let go, or lost its lease and is back
             elif age > self.claim_patience and record.state != "running":
                 # one that still runs an older generation is in the middle of a step: its agent watches it
                 lost[worker] = "hang"

@@ -189,7 +189,11 @@ class Agent:
             yield Exit()
         elif self._report is None:
             self._parted = "said"
-            yield Write(Txn("farewell", (), (Delete(keys.assigned(self.id)), Delete(keys.worker(self.id)))))
+            yield Write(self.farewell())
+
+    def farewell(self) -> Txn:
+        """The last words."""
+        return Txn("farewell", (), (Delete(keys.assigned(self.id)), Delete(keys.worker(self.id))))
 
     def _serve(self, runner: RunnerState, assigned: str | None, job: JobView, now: float) -> Iterator[Action]:
         slot = job.plan.value.slot_of(self.id) if job.plan else None

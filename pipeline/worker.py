@@ -116,6 +116,8 @@ class Worker:
                 self._process.signal("kill")
                 self._process.wait(5.0)
             self._logs.close(LAST_LOGS_SECONDS)
+            if self._signals > 1:  # told to go at once: that is no death of its job's making either
+                apply(self._kv, self._agent.farewell())
             self._keeper.close()
             log.info("worker.ended", worker=self.id)
 

@@ -70,7 +70,7 @@ class Cluster(stateful.RuleBasedStateMachine):
 
 
 USUAL = settings(
-    max_examples=25,
+    max_examples=60,
     stateful_step_count=20,
     deadline=None,
     derandomize=True,  # CI must not fail by chance; long runs with other examples: pytest --hypothesis-seed

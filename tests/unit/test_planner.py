@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from easyscale.coordinator import keys
-from easyscale.coordinator.planner import CLAIM_SECONDS, SETTLE_SECONDS, STALE_SECONDS
+from easyscale.coordinator.planner import CLAIM_SECONDS, SETTLE_SECONDS, STALE_SECONDS, Planner
 from pictures import SOON, Story, status_of
 
 # ---- growing
@@ -181,6 +181,17 @@ def test_a_member_that_let_go_or_lost_its_lease_is_no_failure(story: Story) -> N
 
 
 # ---- claiming
+
+
+def test_a_successor_sees_who_let_go_without_having_seen_its_claim(story: Story) -> None:
+    """Paused and resumed while nobody coordinated: the members were taken for hanging, and charged for it."""
+    story.running("a", "b", held=10)
+    for slot, worker in enumerate("ab"):
+        story.delete(keys.claim("job", 1, slot))
+        story.worker(worker, "ready", generation=1)
+    story.planner = Planner()
+    story.decide(SOON)
+    assert status_of(story).attempts == {"preempted": 2}
 
 
 def test_a_member_that_does_not_claim_is_passed_over_for_a_while(story: Story) -> None:
