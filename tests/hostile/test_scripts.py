@@ -218,3 +218,24 @@ def test_a_loss_that_is_not_a_number_stops_the_job_which_goes_on_when_it_is_told
     ran = user.run("run", "train.py", "--set", "nonfinite=skip", "--accept-changes", "-o", "json")
     assert ran.code == 0, ran.err
     assert (ran.last["state"], ran.last["committed"]) == ("done", 3)
+
+
+FATAL = {
+    "closing": ("os.closerange(3, 100)", "must not close file descriptors that it has not opened"),
+    "exiting": ("os._exit(0)", "exited with status 0: the job's code must not end its process (os._exit)"),
+}
+
+
+@pytest.mark.parametrize("what", FATAL)
+def test_a_job_that_ends_its_runner_or_closes_its_descriptors_fails_and_says_why(tmp_path: Path, what: str) -> None:
+    line, words = FATAL[what]
+    user = User(tmp_path)
+    user.write(f"import os\nif '/code/' in __file__:  # not while it is submitted\n    {line}\n{TRAINING}")
+    ran = user.run("run", "train.py", "-o", "json")
+    assert ran.code == 1
+    assert ran.last["state"] == "failed"
+    assert "quarantined" in ran.last["reason"]
+    assert words in ran.last["reason"] + ran.last["traceback"], ran.last
+    assert "easyscale/pipeline" not in ran.last["reason"] + ran.last["traceback"], (
+        "frames of ours tell the user nothing"
+    )
