@@ -226,16 +226,17 @@ FATAL = {
 }
 
 
-@pytest.mark.parametrize("what", FATAL)
-def test_a_job_that_ends_its_runner_or_closes_its_descriptors_fails_and_says_why(tmp_path: Path, what: str) -> None:
-    line, words = FATAL[what]
-    user = User(tmp_path)
-    user.write(f"import os\nif '/code/' in __file__:  # not while it is submitted\n    {line}\n{TRAINING}")
-    ran = user.run("run", "train.py", "-o", "json")
-    assert ran.code == 1
-    assert ran.last["state"] == "failed"
-    assert "quarantined" in ran.last["reason"]
-    assert words in ran.last["reason"] + ran.last["traceback"], ran.last
-    assert "easyscale/pipeline" not in ran.last["reason"] + ran.last["traceback"], (
-        "frames of ours tell the user nothing"
-    )
+def test_a_job_that_ends_its_runner_or_closes_its_descriptors_fails_and_says_why(tmp_path: Path) -> None:
+    running = []
+    for name, (line, words) in FATAL.items():
+        user = User(tmp_path / name)
+        user.write(f"import os\nif '/code/' in __file__:  # not while it is submitted\n    {line}\n{TRAINING}")
+        running.append((user.start("run", "train.py", "-o", "json"), words))
+    for process, words in running:
+        ran = ended(process)
+        assert ran.code == 1
+        assert ran.last["state"] == "failed"
+        told = f"{ran.last['reason']}\n{ran.last['traceback']}"
+        assert "quarantined" in told
+        assert words in told
+        assert "easyscale/pipeline" not in told, "frames of ours tell the user nothing"
