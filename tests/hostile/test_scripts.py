@@ -33,7 +33,6 @@ NO_SCRIPTS: dict[str, tuple[bytes, list[str]]] = {
     "mute.py": (b"class E(Exception):\n  def __str__(self): 1/0\nraise E", ["does not run: E"]),
     "half.py": (b"raise ValueError('\\udc80')", ["ValueError: \\udc80"]),
 }
-PIPE = ["not a file but a pipe", "save the script to a file"]
 
 ENDS = {
     "exits.py": (b"import os; os._exit(0)", ["without a result", "os._exit"]),
@@ -120,21 +119,35 @@ for name in sys.argv[1:]:
 """Inspects each script in a process of its own and tells the outcome as the commands do, importing torch once."""
 
 
-def test_what_is_no_script_or_cannot_be_built_is_refused(tmp_path: Path) -> None:
-    user = User(tmp_path)
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
+    """What is told of each of these scripts. None of them leaves anything behind."""
+    user = User(tmp_path_factory.mktemp("scripts"))
     for name, (content, _) in (NO_SCRIPTS | MISTAKES).items():
         user.write(content, name)
-    os.mkfifo(tmp_path / "pipe.py")
-    words = {name: words for name, (_, words) in (NO_SCRIPTS | MISTAKES).items()} | {"pipe.py": PIPE}
+    os.mkfifo(user.folder / "pipe.py")
+    names = [*NO_SCRIPTS, *MISTAKES, "pipe.py"]
     before = user.left()
-    command = [sys.executable, "-P", "-c", INSPECTING, *words]
-    done = subprocess.run(command, cwd=tmp_path, env=user.env, capture_output=True, check=True, timeout=120)
-    parts = done.stderr.decode().split("\f")[1:]
-    assert len(parts) == 2 * len(words), "each of them was refused"
-    for told, code, name in zip(parts[::2], parts[1::2], words, strict=True):
-        assert told.startswith(f"{name}\n"), "in this order"
-        refused(Ran(int(code), done.stdout.decode(), told.removeprefix(f"{name}\n")), *words[name])
+    command = [sys.executable, "-P", "-c", INSPECTING, *names]
+    done = subprocess.run(command, cwd=user.folder, env=user.env, capture_output=True, check=True, timeout=120)
     assert user.left() == before
+    parts = done.stderr.decode().split("\f")[1:]
+    assert len(parts) == 2 * len(names), "each of them was refused"
+    return {
+        name: Ran(int(code), done.stdout.decode(), text.removeprefix(f"{name}\n"))
+        for name, text, code in zip(names, parts[::2], parts[1::2], strict=True)
+    }
+
+
+def test_a_file_that_is_no_script_of_a_job_is_refused(told: dict[str, Ran]) -> None:
+    for name, (_, words) in NO_SCRIPTS.items():
+        refused(told[name], *words)
+    refused(told["pipe.py"], "not a file but a pipe", "save the script to a file")
+
+
+def test_what_only_building_shows_is_refused(told: dict[str, Ran]) -> None:
+    for name, (_, words) in MISTAKES.items():
+        refused(told[name], *words)
 
 
 def test_a_dataset_that_raises_in_training_fails_the_job_with_sample_est_step_and_traceback(tmp_path: Path) -> None:
