@@ -6,13 +6,21 @@ Whole lines go out, from whichever thread; messages come in by a queue. When the
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import queue
 import socket
+import sys
 import threading
 from typing import Any
 
 from . import messages
 from .parents import die
+
+CLOSED = (
+    "the connection to the agent was closed from inside: the job's code must not close file descriptors that it has "
+    "not opened (os.close, os.closerange)\n"
+)
 
 
 class Channel:
@@ -28,7 +36,14 @@ class Channel:
     def say(self, message: messages.FromRunner) -> None:
         """Send to the agent."""
         with self._lock, contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self._socket.sendall(messages.encode(message))
+            try:
+                self._socket.sendall(messages.encode(message))
+            except OSError as error:
+                if error.errno != errno.EBADF:
+                    raise
+                sys.stderr.write(CLOSED)
+                sys.stderr.flush()
+                os._exit(1)  # nobody can be told anything any more
 
     def _read(self) -> None:
         with self._socket.makefile("rb") as lines:

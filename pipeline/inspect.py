@@ -234,6 +234,7 @@ def _keep(bundle: Bundle, archive: Path) -> None:
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
+        os.truncate(archive, 0)  # the answer needs room, too
         raise UserError(
             f"the code does not fit into the folder for temporary files, {gettempdir()}: {error.strerror}",
             "free some room there, or name another folder: TMPDIR=/path",

@@ -103,6 +103,8 @@ class RunnerProcess:
 
     def _describe(self, status: int) -> str:
         how = f"ended by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"
+        if status == 0:  # by itself it does that only when it is told to
+            how += ": the job's code must not end its process (os._exit)"
         with self._log.open("rb") as log:
             log.seek(max(self._began, self._log.stat().st_size - TAIL_BYTES))
             tail = log.read().decode(errors="replace").strip()

@@ -11,53 +11,45 @@ import pytest
 import toys
 from easyscale.pipeline import determinism
 from easyscale.pipeline.spec import JobSpec
-from user import TRAINING, User, over, refused
+from user import TRAINING, Ran, User, ended, over, refused
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 LATIN = "print('caf\xe9')\n".encode("latin-1") + TRAINING.encode()
 
+NO_SCRIPTS: dict[str, tuple[bytes, list[str]]] = {
+    "train.ipynb": (
+        b'{"cells": [], "nbformat": 4}',
+        ["is a notebook", "jupyter nbconvert --to script train.ipynb"],
+    ),
+    "binary.py": (b"\x7fELF\x02\x01\0\0", ["holds binary data", "check the path"]),
+    "latin.py": (LATIN, ["byte 0xe9 in line 1", "save it as UTF-8"]),
+    "late.py": (b"\n" * 20 + LATIN, ["is not valid UTF-8: byte 0xe9 in line 21", "save it as UTF-8"]),
+    "klingon.py": (b"# coding: klingon\n", ["unknown encoding: klingon", "save it as UTF-8"]),
+    "syntax.py": (b"def f(:\n", ["syntax.py, line 1, is not valid Python"]),
+    "empty.py": (b"", ["the script has no job", "top level"]),
+    "exit.py": (b"import sys; sys.exit('usage: ...')", ["calls sys.exit('usage: ...')", "__main__"]),
+    "mute.py": (b"class E(Exception):\n  def __str__(self): 1/0\nraise E", ["does not run: E"]),
+    "half.py": (b"raise ValueError('\\udc80')", ["ValueError: \\udc80"]),
+}
 
-@pytest.mark.parametrize(
-    ("content", "name", "words"),
-    [
-        (
-            b'{"cells": [], "nbformat": 4}',
-            "train.ipynb",
-            ["is a notebook", "jupyter nbconvert --to script train.ipynb"],
-        ),
-        (b"\x7fELF\x02\x01\0\0", "train.py", ["holds binary data", "check the path"]),
-        (LATIN, "train.py", ["byte 0xe9 in line 1", "save it as UTF-8"]),
-        (b"\n" * 20 + LATIN, "train.py", ["is not valid UTF-8: byte 0xe9 in line 21", "save it as UTF-8"]),
-        (b"# coding: klingon\n", "train.py", ["unknown encoding: klingon", "save it as UTF-8"]),
-        (b"def f(:\n", "train.py", ["train.py, line 1, is not valid Python"]),
-        (b"", "train.py", ["the script has no job", "top level"]),
-        (b"import sys; sys.exit('usage: ...')", "train.py", ["calls sys.exit('usage: ...')", "__main__"]),
-        (b"import os; os._exit(0)", "train.py", ["without a result", "os._exit"]),
-        (b"import os; os.kill(os.getpid(), 9)", "train.py", ["was ended by SIGKILL", "out of memory"]),
-        (b"import os; os.closerange(3, 100)", "train.py", ["without a result"]),
-        (b"class E(Exception):\n  def __str__(self): 1/0\nraise E", "train.py", ["does not run: E"]),
-        (b"raise ValueError('\\udc80')", "train.py", ["ValueError: \\udc80"]),
-    ],
-)
-def test_a_file_that_is_no_script_of_a_job_is_refused(
-    tmp_path: Path, content: bytes, name: str, words: list[str]
-) -> None:
+ENDS = {
+    "exits.py": (b"import os; os._exit(0)", ["without a result", "os._exit"]),
+    "kills.py": (b"import os; os.kill(os.getpid(), 9)", ["was ended by SIGKILL", "out of memory"]),
+    "closes.py": (b"import os; os.closerange(3, 100)", ["without a result"]),
+}
+
+
+def test_a_script_that_ends_its_process_or_closes_what_is_not_its_own_is_refused(tmp_path: Path) -> None:
     user = User(tmp_path)
-    user.write(content, name)
-    before = user.left()
-    ran = user.run("submit", name)
-    if "closerange" in str(content):  # what it broke is told first
-        ran = ran._replace(err=ran.err.partition("\n")[2])
-    refused(ran, *words)
-    assert user.left() == before
-
-
-def test_a_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
-    user = User(tmp_path)
-    os.mkfifo(tmp_path / "train.py")
-    refused(user.run("submit", "train.py"), "not a file but a pipe", "save the script to a file")
+    for name, (content, _) in ENDS.items():
+        user.write(content, name)
+    for name, process in [(name, user.start("submit", name)) for name in ENDS]:
+        ran = ended(process)
+        if name == "closes.py":  # what it broke is told first
+            ran = ran._replace(err=ran.err.partition("\n")[2])
+        refused(ran, *ENDS[name][1])
     assert user.left() == {}
 
 
@@ -82,57 +74,80 @@ ONLY_MAIN = TRAINING.replace("    model =", "    only_main()\n    model =") + (
 CHANGING = over("return torch.zeros(2)", "next(lengths)").replace("class", "lengths = iter(range(20, 99))\nclass", 1)
 
 
-@pytest.mark.parametrize(
-    ("script", "words"),
-    [
-        (
-            over("if index > 6: raise OSError(f'{index}.png is truncated')\n        return torch.zeros(2)"),
-            ["sample 7 of the dataset (epoch 0) raised OSError: 7.png is truncated", "in __getitem__"],
-        ),
-        (over("return None"), ["step 0, EST 0: collating the samples", "NoneType", "mend the dataset"]),
-        (ONLY_MAIN, ["name 'only_main' is not defined", "in build"]),
-    ],
-    ids=["raises", "none", "main only"],
-)
-def test_what_only_building_shows_is_refused(tmp_path: Path, script: str, words: list[str]) -> None:
-    user = User(tmp_path)
-    user.write(script)
-    refused(user.run("submit", "train.py"), *words)
-    assert user.left() == {}
-
-
-MISTAKES = {
-    "ragged": (over("return torch.zeros(index + 1)"), ["collating the samples", "to be equal size"]),
-    "changing": (CHANGING, ["the length of the dataset (Data) changes: first ", "must stay the same"]),
-    "negative": (over("return torch.zeros(2)", "-1"), ["the dataset (Data) has no length", "define __len__"]),
-    "empty": (over("return torch.zeros(2)", "0"), ["samples is 0"]),
-    "dict": (TRAINING.replace("es.Training(", "dict("), ["build() returned dict", "an easyscale.Training"]),
-    "endless": (TRAINING.replace("steps=3", "epochs=10**12 - 1"), ["1,999,999,999,998 steps", "the most is"]),
+MISTAKES: dict[str, tuple[str, list[str]]] = {
+    "raises.py": (
+        over("if index > 6: raise OSError(f'{index}.png is truncated')\n        return torch.zeros(2)"),
+        ["sample 7 of the dataset (epoch 0) raised OSError: 7.png is truncated", "in __getitem__"],
+    ),
+    "none.py": (over("return None"), ["step 0, EST 0: collating the samples", "NoneType", "mend the dataset"]),
+    "only_main.py": (ONLY_MAIN, ["name 'only_main' is not defined", "in build"]),
+    "ragged.py": (over("return torch.zeros(index + 1)"), ["collating the samples", "to be equal size"]),
+    "changing.py": (CHANGING, ["the length of the dataset (Data) changes: first ", "must stay the same"]),
+    "negative.py": (over("return torch.zeros(2)", "-1"), ["the dataset (Data) has no length", "define __len__"]),
+    "no_items.py": (over("return torch.zeros(2)", "0"), ["samples is 0"]),
+    "dict.py": (TRAINING.replace("es.Training(", "dict("), ["build() returned dict", "an easyscale.Training"]),
+    "endless.py": (TRAINING.replace("steps=3", "epochs=10**12 - 1"), ["1,999,999,999,998 steps", "the most is"]),
 }
 
 INSPECTING = """
-import sys
+import os, sys
 from pathlib import Path
-from easyscale.pipeline.inspect import _answer
+from tempfile import TemporaryFile
+import torch
+from easyscale.errors import UserError
+from easyscale.pipeline import cli
+from easyscale.pipeline import inspect as inspection
+torch.optim.SGD([torch.nn.Parameter(torch.empty(0))], lr=1.0)  # imports as much again
 for name in sys.argv[1:]:
-    error = _answer(Path(name).absolute(), None, [], None).error
-    print(f"== {name}\\n{error.what}\\n{error.hint}\\n{error.detail}" if error else f"== {name}\\nnone")
+    print(f"\\f{name}", file=sys.stderr, flush=True)
+    with TemporaryFile() as answer:
+        child = os.fork()
+        if child == 0:
+            os.dup2(answer.fileno(), 1)
+            sys.argv = ["inspect", name]
+            inspection.main()
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        answer.seek(0)
+        try:
+            inspection._read(answer.read(), code, Path(name))
+        except UserError as error:
+            try:
+                cli.fail(error)
+            except SystemExit as end:
+                print(f"\\f{end.code}", file=sys.stderr, flush=True)
 """
+"""Inspects each script in a process of its own and tells the outcome as the commands do, importing torch once."""
 
 
-def test_other_mistakes_that_only_building_shows_are_refused_too(tmp_path: Path) -> None:
-    """In one process: each of them would import torch otherwise."""
-    user = User(tmp_path)
-    for name, (script, _) in MISTAKES.items():
-        user.write(script, f"{name}.py")
-    command = [sys.executable, "-P", "-c", INSPECTING, *(f"{name}.py" for name in MISTAKES)]
-    done = subprocess.run(command, cwd=tmp_path, env=user.env, capture_output=True, text=True, check=True, timeout=120)
-    told = dict(part.split(".py\n", 1) for part in done.stdout.split("== ")[1:])
-    assert told.keys() == MISTAKES.keys()
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
+    """What is told of each of these scripts. None of them leaves anything behind."""
+    user = User(tmp_path_factory.mktemp("scripts"))
+    for name, (content, _) in (NO_SCRIPTS | MISTAKES).items():
+        user.write(content, name)
+    os.mkfifo(user.folder / "pipe.py")
+    names = [*NO_SCRIPTS, *MISTAKES, "pipe.py"]
+    before = user.left()
+    command = [sys.executable, "-P", "-c", INSPECTING, *names]
+    done = subprocess.run(command, cwd=user.folder, env=user.env, capture_output=True, check=True, timeout=120)
+    assert user.left() == before
+    parts = done.stderr.decode().split("\f")[1:]
+    assert len(parts) == 2 * len(names), "each of them was refused"
+    return {
+        name: Ran(int(code), done.stdout.decode(), text.removeprefix(f"{name}\n"))
+        for name, text, code in zip(names, parts[::2], parts[1::2], strict=True)
+    }
+
+
+def test_a_file_that_is_no_script_of_a_job_is_refused(told: dict[str, Ran]) -> None:
+    for name, (_, words) in NO_SCRIPTS.items():
+        refused(told[name], *words)
+    refused(told["pipe.py"], "not a file but a pipe", "save the script to a file")
+
+
+def test_what_only_building_shows_is_refused(told: dict[str, Ran]) -> None:
     for name, (_, words) in MISTAKES.items():
-        assert [word for word in words if word not in told[name]] == [], told[name]
-        assert "easyscale/pipeline" not in told[name], "frames of ours tell the user nothing"
-    assert user.left() == {}
+        refused(told[name], *words)
 
 
 def test_a_dataset_that_raises_in_training_fails_the_job_with_sample_est_step_and_traceback(tmp_path: Path) -> None:
@@ -192,3 +207,49 @@ def polite() -> str:
     for _ in range(3):
         replica.run_local()
     return toys.digest(replica)
+
+
+NAN = TRAINING.replace("/ 40)\n", "/ 40)\n    data.tensors[0][13] = float('nan')\n").replace(
+    "steps=3", "steps=3, shuffle=False, commit_every=1"
+)
+
+
+def test_a_loss_that_is_not_a_number_stops_the_job_which_goes_on_when_it_is_told_to_skip(tmp_path: Path) -> None:
+    user = User(tmp_path)
+    user.write(NAN)
+    ran = user.run("run", "train.py")
+    assert ran.code == 1
+    for words in (
+        "error: job 'demo' failed: step 1 (epoch 0) is not finite: the loss is nan for EST 1",
+        "samples of EST 1: 11, 13, 15, 17, 19",
+        "the step was not applied (nonfinite='stop'); the newest commit is whole",
+        "or with --set nonfinite=skip --accept-changes to leave such steps out",
+    ):
+        assert words in ran.error, ran.error
+    assert ran.error.count("error: ") == 1
+    assert "easyscale/pipeline" not in ran.err, "frames of ours tell the user nothing"
+    ran = user.run("run", "train.py", "--set", "nonfinite=skip", "--accept-changes", "-o", "json")
+    assert ran.code == 0, ran.err
+    assert (ran.last["state"], ran.last["committed"]) == ("done", 3)
+
+
+FATAL = {
+    "closing": ("os.closerange(3, 100)", "must not close file descriptors that it has not opened"),
+    "exiting": ("os._exit(0)", "exited with status 0: the job's code must not end its process (os._exit)"),
+}
+
+
+def test_a_job_that_ends_its_runner_or_closes_its_descriptors_fails_and_says_why(tmp_path: Path) -> None:
+    running = []
+    for name, (line, words) in FATAL.items():
+        user = User(tmp_path / name)
+        user.write(f"import os\nif '/code/' in __file__:  # not while it is submitted\n    {line}\n{TRAINING}")
+        running.append((user.start("run", "train.py", "-o", "json"), words))
+    for process, words in running:
+        ran = ended(process)
+        assert ran.code == 1
+        assert ran.last["state"] == "failed"
+        told = f"{ran.last['reason']}\n{ran.last['traceback']}"
+        assert "quarantined" in told
+        assert words in told
+        assert "easyscale/pipeline" not in told, "frames of ours tell the user nothing"
