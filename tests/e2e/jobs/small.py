@@ -21,7 +21,6 @@ from pathlib import Path
 
 import easyscale as es
 import numpy as np
-import psutil
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
