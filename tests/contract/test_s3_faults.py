@@ -102,8 +102,9 @@ def test_a_server_in_trouble_is_asked_again(store: S3Store, liar: LyingS3, statu
         assert store.get("a") == b"1"
         store.delete("a")
     assert liar.requests == ["PUT"] * 2 + ["GET"] * 2 + ["DELETE"] * 2
-    assert [entry["event"] for entry in logs] == ["s3_retry"] * 3
-    assert code in logs[0]["reason"]
+    retries = [entry for entry in logs if entry["event"] == "s3_retry"]
+    assert len(retries) == 3
+    assert code in retries[0]["reason"]
 
 
 def test_an_answer_that_is_not_s3_at_all_is_asked_for_again(store: S3Store, liar: LyingS3) -> None:
