@@ -20,15 +20,14 @@ if TYPE_CHECKING:
 SMALL = JOBS / "small.py"
 
 
-@pytest.fixture(params=["seaweedfs", "moto_s3"])
+@pytest.fixture
 def services(
-    request: pytest.FixtureRequest, tmp_path: Path, etcd_cluster: Callable[..., EtcdCluster]
+    request: pytest.FixtureRequest, tmp_path: Path, etcd_cluster: Callable[..., EtcdCluster], seaweedfs: S3Server
 ) -> Iterator[Cluster]:
     """A cluster on an etcd of its own (the prefix of the keys is fixed) and a bucket of its own."""
-    s3: S3Server = request.getfixturevalue(request.param)
     etcd = etcd_cluster(1)
-    store = f"s3://{s3.new_bucket()}/here"
-    with Cluster(tmp_path / "cluster", etcd.address, store, s3.env) as it:
+    store = f"s3://{seaweedfs.new_bucket()}/here"
+    with Cluster(tmp_path / "cluster", etcd.address, store, seaweedfs.env) as it:
         yield it
         if request.node.stash.get(FAILED, False):
             print(it.logs(), file=sys.stderr)

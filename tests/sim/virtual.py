@@ -18,6 +18,7 @@ import easyscale.coordinator.lease
 import easyscale.coordinator.records
 import easyscale.pipeline.committer
 import easyscale.pipeline.joblogs
+import easyscale.pipeline.laps
 import easyscale.pipeline.runner
 import easyscale.pipeline.worker
 import easyscale.storage.commits
@@ -206,6 +207,7 @@ def installed(hub: Hub, rng: random.Random) -> Iterator[None]:
         (e.coordinator.lease, {"time": time, "threading": threading}),
         (e.pipeline.worker, {"time": time, "threading": threading, "queue": queue, "secrets": secrets}),
         (e.pipeline.runner, {"time": time, "queue": queue}),
+        (e.pipeline.laps, {"time": time}),
         (e.pipeline.committer, {"threading": threading, "queue": queue}),
         (e.pipeline.joblogs, {"threading": threading}),
         (e.storage.commits, {"time": time}),
