@@ -38,6 +38,7 @@ simulate: install
 bench: install
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/storage.py
+	$(BIN)/python benchmarks/storage.py --store seaweedfs --rounds 3
 	$(BIN)/python benchmarks/restart.py
 
 clean:
