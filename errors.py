@@ -6,6 +6,11 @@ everything else is ours or the world's (exit code 1).
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 SHOWN = 80
 """Characters of a wrong value that go into a message."""
 
@@ -19,6 +24,21 @@ def shown(value: object) -> str:
     except Exception:  # noqa: BLE001 - a user's class may raise anything
         text = f"a {type(value).__name__} that cannot be printed"
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}... ({len(text)} characters)"
+
+
+def headline(error: BaseException) -> str:
+    """An exception on one line, even if its text cannot be made."""
+    try:
+        reason = str(error).partition("\n")[0][:300]
+    except Exception:  # noqa: BLE001 - a user's exception class may raise anything
+        reason = "(its text cannot be made)"
+    return f"{type(error).__name__}: {reason}".removesuffix(": ")
+
+
+def listed(things: Sequence[object], most: int = 8) -> str:
+    """The first few of several things, and how many more there are."""
+    text = ", ".join(map(str, things[:most]))
+    return text + (f" and {len(things) - most} more" if len(things) > most else "")
 
 
 def plain(text: str) -> str:

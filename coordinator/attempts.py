@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import msgspec
+from msgspec.structs import replace
 
 from . import reasons, records
 
@@ -166,11 +166,6 @@ def finish(job: JobView, status: records.Status, observed: Observed, now: float)
     if job.desired == "cancelled":
         return replace(status, state="cancelled", reason="cancelled by the user", loss=None)
     return status
-
-
-def replace(status: records.Status, **changes: object) -> records.Status:
-    """A status with some fields changed."""
-    return msgspec.structs.replace(status, **changes)
 
 
 def _reached(job: JobView) -> int:

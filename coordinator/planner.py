@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from . import attempts, keys, reasons, records
 from .allotment import allot, assign
 from .attempts import MAX_COUNTED
@@ -113,17 +115,17 @@ def _explain(
     job: JobView, status: records.Status, members: tuple[records.Member, ...], allotted: list[str], alive: Alive
 ) -> records.Status:
     """State and reason as people should read them."""
-    status = attempts.replace(status, waits_for="")
+    status = msgspec.structs.replace(status, waits_for="")
     if status.state in records.TERMINAL:
         return status
     if job.desired == "paused":
         if members:
-            return attempts.replace(status, state="running", reason="pausing: committing first")
-        return attempts.replace(status, state="paused", reason="paused by the user")
+            return msgspec.structs.replace(status, state="running", reason="pausing: committing first")
+        return msgspec.structs.replace(status, state="paused", reason="paused by the user")
     if members:
-        return attempts.replace(status, state="running", reason=reasons.trouble_of(members, alive))
+        return msgspec.structs.replace(status, state="running", reason=reasons.trouble_of(members, alive))
     waits_for, reason = reasons.waiting_for(job.record, allotted, alive)
-    return attempts.replace(status, state="waiting", reason=reason, waits_for=waits_for)
+    return msgspec.structs.replace(status, state="waiting", reason=reason, waits_for=waits_for)
 
 
 def _as_read(entry: Entry[records.Plan] | Entry[records.Status] | None, key: str) -> Compare:

@@ -196,7 +196,7 @@ class Agent:
         return Txn("farewell", (), (Delete(keys.assigned(self.id)), Delete(keys.worker(self.id))))
 
     def _serve(self, runner: RunnerState, assigned: str | None, job: JobView, now: float) -> Iterator[Action]:
-        slot = job.plan.value.slot_of(self.id) if job.plan else None
+        slot = job.slot_of(self.id)
         claim = job.claims.get(slot) if slot is not None else None
         if claim is not None and claim.value.worker == self.id:
             self._claimed[job.name] = job.generation

@@ -191,11 +191,9 @@ def _finish(last: Summary, output: Output) -> None:
             typer.echo(f"{name:<13} {value:.6g}")
         typer.echo(f"{'state digest':<13} {last.state_digest}")
         typer.echo(f"next: easyscale show {last.job} | easyscale logs {last.job}")
-    elif last.state == "failed":
-        typer.echo(f"error: job {last.job!r} failed: {last.reason}\n{last.traceback}".rstrip(), err=True)
-        typer.echo(f"next: easyscale logs {last.job} | mend it, then run the same command again", err=True)
-    elif last.waits_for == "willing":
-        typer.echo(f"error: job {last.job!r} cannot run here: {last.reason}", err=True)
+    elif last.state == "failed" or last.waits_for == "willing":
+        how = "failed" if last.state == "failed" else "cannot run here"
+        typer.echo(f"error: job {last.job!r} {how}: {last.reason}\n{last.traceback}".rstrip(), err=True)
         typer.echo(f"next: easyscale logs {last.job} | mend it, then run the same command again", err=True)
     elif last.state == "cancelled":
         typer.echo(f"job {last.job!r} was cancelled at step {last.step}", err=True)

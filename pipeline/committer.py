@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
-from ..errors import CorruptError, NonFiniteError, UnavailableError
+from ..errors import CorruptError, NonFiniteError, UnavailableError, listed
 from ..storage import commits
 from . import messages
 
@@ -232,10 +232,8 @@ class Committer:
         """Here and not in the thread that trains, which need not wait for it. Nothing has been written yet."""
         found = commits.nonfinite(snapshot)
         if found:
-            more = f" and {len(found) - 8} more" if len(found) > 8 else ""
             raise NonFiniteError(
-                f"NaN or infinity in the state after {snapshot.step} steps: "
-                f"{', '.join(found[:8])}{more}\n"
+                f"NaN or infinity in the state after {snapshot.step} steps: {listed(found)}\n"
                 "  it was not committed; the newest commit is whole\n"
                 "  run the job again with a lower learning rate, or with --set nonfinite=rewind --accept-changes"
             )

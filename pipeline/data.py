@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset
 
-from ..errors import RemoteError, SpecError
+from ..errors import RemoteError, SpecError, headline
 from ..storage.digest import tensor_digest
 from .randomness import preserved, seed_sample
 
@@ -101,10 +101,10 @@ def told(error: Exception) -> str:
     line, then the traceback from below the frame that calls this."""
     below = error.__traceback__.tb_next if error.__traceback__ else None
     try:
-        what = f"{type(error).__name__}: {error}".partition("\n")[0]
-        return f"{what[:300]}\n{''.join(traceback.format_exception(type(error), error, below)).rstrip()}"
-    except Exception:  # noqa: BLE001 - a class of the user's whose text cannot be made
-        return type(error).__name__
+        trace = "".join(traceback.format_exception(type(error), error, below))
+    except Exception:  # noqa: BLE001 - a class of the user's whose text or notes cannot be made
+        trace = ""
+    return f"{headline(error)}\n{trace}".rstrip()
 
 
 def fingerprint(dataset: Any, seed: int) -> str:

@@ -23,10 +23,11 @@ from ..errors import (
     ScriptError,
     UnavailableError,
     UserError,
+    headline,
     plain,
 )
 from . import messages
-from .script import headline, is_ours, user_traceback
+from .script import is_ours, user_traceback
 
 if TYPE_CHECKING:
     from pathlib import Path

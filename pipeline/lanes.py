@@ -23,13 +23,15 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-log = structlog.get_logger()
-
 KEPT_STEPS = 2
 """A member that sends its part of step t has everybody's part of t-1, so nobody needs those of t-2 any more."""
 
 MAX_READS = 5
 """How often an object that arrives damaged is read again, in case it was damaged on its way only."""
+
+
+DIGEST_BYTES = 32
+"""Of the SHA-256 that a lane object begins with."""
 
 
 class Carried(Protocol):
@@ -147,9 +149,6 @@ def unpack(data: bytes) -> tuple[Control, bytes]:
         return msgspec.json.decode(rest[8 : 8 + length], type=Control), bytes(rest[8 + length :])
     except msgspec.DecodeError as error:
         raise CorruptError(f"a lane object is damaged: {error}") from error
-
-
-DIGEST_BYTES = 32
 
 
 def _digest(*pieces: bytes | memoryview) -> bytes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from ..errors import NonFiniteError
+from ..errors import NonFiniteError, listed
 from ..storage.digest import has_nan, has_nonfinite
 from .contexts import copy_tree
 from .data import epoch_of, sample_ids
@@ -30,8 +30,6 @@ MAX_REWINDS = 3
 
 _ANCHORED = ("model", "ests", "ema", "scaler", "user")
 """Parts of S(t) that an anchor holds; of the optimizer it holds the state, but no learning rates."""
-
-_SHOWN = 8
 
 
 class NonFinitePolicy:
@@ -121,24 +119,19 @@ def found_in_losses(spec: JobSpec, step: int, losses: Sequence[float]) -> str:
     bad = [est for est, loss in enumerate(losses) if not math.isfinite(loss)]
     if not bad:
         return ""
-    named = _list([f"{losses[est]} for EST {est}" for est in bad], _SHOWN)
-    samples = [f"\n  samples of EST {est}: {_list(sample_ids(spec, step, est), 32)}" for est in bad[:4]]
+    named = listed([f"{losses[est]} for EST {est}" for est in bad])
+    samples = [f"\n  samples of EST {est}: {listed(sample_ids(spec, step, est), 32)}" for est in bad[:4]]
     return f"the loss is {named}{''.join(samples)}"
 
 
 def found_in_gradients(names: Sequence[str], gradients: Sequence[Tensor]) -> str:
     """Which parameters' averaged gradients are not finite."""
     bad = [name for name, gradient in zip(names, gradients, strict=True) if has_nonfinite(gradient)]
-    return f"the losses are, but the averaged gradient of {_list(list(map(repr, bad)), _SHOWN)} is not"
+    return f"the losses are, but the averaged gradient of {listed(list(map(repr, bad)))} is not"
 
 
 def found_in_model(parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> str:
     """Which parameters are not finite, and which buffers hold a NaN (an infinity in a buffer may be meant)."""
     bad = [name for name, tensor in parameters.items() if has_nonfinite(tensor)]
     bad += [name for name, tensor in buffers.items() if has_nan(tensor)]
-    return f"the update has made {_list(list(map(repr, bad)), _SHOWN)} NaN or infinite" if bad else ""
-
-
-def _list(things: Sequence[Any], most: int) -> str:
-    shown = ", ".join(str(thing) for thing in things[:most])
-    return shown + (f" and {len(things) - most} more" if len(things) > most else "")
+    return f"the update has made {listed(list(map(repr, bad)))} NaN or infinite" if bad else ""

@@ -81,15 +81,15 @@ class RunnerState:
 
     def hear(self, message: messages.FromRunner, now: float) -> None:
         """Take in what the runner says."""
-        if isinstance(message, messages.Trouble):  # from the thread that commits: it says nothing of the step
-            self.trouble = message.what
-            return
         if isinstance(message, messages.Computing):
             self.begins(message.what, now)
             return
+        # From the thread that commits: no sign of life of the one that computes.
         if isinstance(message, messages.Publish):
-            # from the thread that commits: no sign of life of the one that computes
             self.publish, self.trouble = message, ""
+            return
+        if isinstance(message, messages.Trouble):
+            self.trouble = message.what
             return
         if self._computing is not None:
             self._hangs[self._computing].end(now)

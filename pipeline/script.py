@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from ..errors import RemoteError, ScriptError, UserError, shown
+from ..errors import RemoteError, ScriptError, UserError, headline, shown
 from .job import Job
 
 if TYPE_CHECKING:
@@ -196,15 +196,6 @@ def explained(error: BaseException, script: Path, what: str) -> ScriptError:
     elif isinstance(error, ModuleNotFoundError) and error.name:
         hint = f"install {error.name.partition('.')[0]} here and on every worker, or put it beside the script"
     return ScriptError(text, hint, user_traceback(error, script.parent))
-
-
-def headline(error: BaseException) -> str:
-    """An exception on one line, even if its text cannot be made."""
-    try:
-        reason = str(error).partition("\n")[0][:300]
-    except Exception:  # noqa: BLE001 - a user's exception class may raise anything
-        reason = "(its text cannot be made)"
-    return f"{type(error).__name__}: {reason}".removesuffix(": ")
 
 
 def user_traceback(error: BaseException, folder: Path) -> str:

@@ -6,7 +6,7 @@ Putting a blob twice is harmless, so nothing here coordinates writers. What a bl
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import msgspec
 import structlog
@@ -15,9 +15,13 @@ from ..errors import CorruptError, EasyScaleError, OutcomeUnknownError
 from .objects import length
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .objects import Data, ObjectStore
 
 log = structlog.get_logger()
+
+T = TypeVar("T")
 
 Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 """A SHA-256 in lower-case hex, checked when decoded: a digest from outside becomes part of a key."""
@@ -77,11 +81,21 @@ def get_blob(store: ObjectStore, digest: str) -> bytes:
         CorruptError: its bytes have another digest.
         NotFoundError: it is not there.
     """
+    return read_twice(lambda: _get_blob(store, digest))
+
+
+def read_twice(read: Callable[[], T]) -> T:
+    """Read something, and once more if it is damaged: it may have been so only on its way."""
+    try:
+        return read()
+    except CorruptError as error:
+        log.warning("blob.read_again", error=str(error))
+        return read()
+
+
+def _get_blob(store: ObjectStore, digest: str) -> bytes:
     data = store.get(blob_key(digest))
     found = blob_digest(data)
-    if found != digest:  # once more: it may have been damaged only on its way
-        data = store.get(blob_key(digest))
-        found = blob_digest(data)
     if found != digest:
         raise CorruptError(
             f"{store.address}: {blob_key(digest)} is damaged: its {len(data)} bytes have the digest {found}"

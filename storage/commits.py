@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
-from ..errors import CorruptError, DivergenceError, NotFoundError, OutcomeUnknownError
+from ..errors import CorruptError, DivergenceError, NotFoundError, OutcomeUnknownError, listed
 from . import packs, trees
 from .blobs import Digest, put_blob
 from .digest import has_nan, has_nonfinite, state_digest
@@ -86,9 +86,8 @@ class CommitConflictError(DivergenceError):
     """
 
     def __init__(self, job: str, step: int, ours: str, theirs: str, differing: list[str]) -> None:
-        shown = ", ".join(differing[:8]) + (f" and {len(differing) - 8} more" if len(differing) > 8 else "")
         super().__init__(
-            f"job {job!r}, step {step}: two computations differ in {shown}\n"
+            f"job {job!r}, step {step}: two computations differ in {listed(differing)}\n"
             f"  ours   is manifest {ours}\n  theirs is manifest {theirs}\n"
             "  the same step must give the same bits: compare the determinism classes of the two manifests"
         )

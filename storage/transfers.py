@@ -8,13 +8,12 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
-import structlog
-
 from ..errors import CorruptError
 from . import packs, trees
-from .blobs import blob_digest, blob_key, put_blob, stored_whole
+from .blobs import blob_digest, blob_key, put_blob, read_twice, stored_whole
 from .digest import raw_digest, tensor_digest
 from .manifests import PackEntry, TensorEntry
+from .objects import length
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
 
     from .objects import ObjectStore
     from .packs import Pack
-
-log = structlog.get_logger()
 
 THREADS = 4
 """Packs that are hashed and moved at the same time: hides the latency of the store, and uses more cores than one."""
@@ -45,7 +42,7 @@ def store_packs(
         pieces = packs.pieces(parts[i])
         digest = put_blob(store, *pieces, overwrite=overwrite) if i in ours else blob_digest(*pieces)
         digests = {name: tensor_digest(tensor) for name, tensor in parts[i].items()}
-        return PackEntry(digest, sum(len(piece) for piece in pieces)), digests
+        return PackEntry(digest, length(pieces)), digests
 
     results = at_once(one, range(len(parts)), lambda i: weight(parts[i]))
     return [entry for entry, _ in results], {k: v for _, digests in results for k, v in digests.items()}
@@ -76,14 +73,10 @@ def read_pack(store: ObjectStore, pack: PackEntry, wanted: list[TensorEntry]) ->
     The digests of its tensors vouch for all that is in a pack, unless there are NaNs: then its own digest must. One of
     the two is enough, and hashing is what reading a state costs.
     """
-    try:
-        return _read_once(store, pack, wanted)
-    except CorruptError as error:  # once more: it may have been damaged only on its way
-        log.warning("pack.read_again", error=str(error))
-        return _read_once(store, pack, wanted)
+    return read_twice(lambda: _read_pack(store, pack, wanted))
 
 
-def _read_once(store: ObjectStore, pack: PackEntry, wanted: list[TensorEntry]) -> dict[str, torch.Tensor]:
+def _read_pack(store: ObjectStore, pack: PackEntry, wanted: list[TensorEntry]) -> dict[str, torch.Tensor]:
     data = store.view(blob_key(pack.digest))
     try:
         if len(data) != pack.length:
