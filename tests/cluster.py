@@ -33,7 +33,7 @@ from easyscale.storage.objects import open_store
 
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterator, Mapping
     from types import TracebackType
 
     from easyscale.pipeline.bundle import Bundle
@@ -46,6 +46,7 @@ FAILED = pytest.StashKey[bool]()
 
 MARK = "EASYSCALE_TEST_CLUSTER"
 JOBS = Path(__file__).parent / "e2e" / "jobs"
+STAGES = JOBS / "stages.py"
 SABOTAGE = Path(__file__).parent / "e2e" / "sabotage"
 MORTAL = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
 """Makes a process end with us. Not by `preexec_fn`: no Python may run between fork and exec beside gRPC's threads."""
@@ -384,3 +385,28 @@ def _environment(env: Mapping[str, str]) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    item.stash[FAILED] = item.stash.get(FAILED, False) or report.failed
+    return report
+
+
+@contextlib.contextmanager
+def told_on_failure(it: Cluster, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A cluster for as long as a test takes; all its logs are shown when the test fails."""
+    with it:
+        yield it
+        if request.node.stash.get(FAILED, False):
+            print(it.logs(), file=sys.stderr)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A cluster without processes on the embedded stores."""
+    with told_on_failure(Cluster(tmp_path / "cluster"), request) as it:
+        yield it

@@ -14,7 +14,7 @@ from closing import closing
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytest_plugins = ["services", "etcd_service", "pictures"]
+pytest_plugins = ["services", "etcd_service", "cluster", "pictures"]
 
 
 @pytest.fixture

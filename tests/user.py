@@ -8,9 +8,11 @@ import resource
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 SECONDS = 120.0
@@ -147,6 +149,17 @@ def limit_files(pid: int, size: int = resource.RLIM_INFINITY) -> None:
     The kernel breaks off its writes as it does on a full disk, and no disk has to be made for it.
     """
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+@contextmanager
+def no_file_above(size: int) -> Iterator[None]:
+    """The same for this process, and for a while."""
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, old[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old)
 
 
 def refused(ran: Ran, *words: str, code: int = 2) -> None:

@@ -16,6 +16,7 @@ from easyscale.errors import CorruptError, UnavailableError
 from easyscale.storage import commits
 from easyscale.storage.files import FileStore
 from easyscale.storage.objects import open_store
+from user import no_file_above
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +60,7 @@ def assert_whole(store: Any, step: int) -> None:
 
 KILLED_AT_EACH = '''
 import http.client, itertools, os, pathlib, signal, sys
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = [sys.argv[1], str(pathlib.Path(sys.argv[1]).parent)]
 import torch
 from test_commit_faults import commit
 from easyscale.storage.objects import open_store
@@ -153,19 +154,6 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patch:
         patch.setattr(Path, "open", on_full_device)
         yield
-
-
-@contextmanager
-def no_file_above(size: int) -> Iterator[None]:
-    """The kernel breaks off writes in the middle, as at the end of a quota."""
-    import resource
-
-    old = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, old[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, old)
 
 
 @pytest.mark.parametrize("how", ["full", "cut short"])

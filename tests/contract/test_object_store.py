@@ -21,6 +21,7 @@ from easyscale.storage.memory import MemoryStore
 from easyscale.storage.objects import ObjectStore, open_store
 from easyscale.storage.s3 import MULTIPART_ABOVE
 from easyscale.storage.selftest import require_fit
+from user import no_file_above
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -307,19 +308,6 @@ def no_permission(folder: Path) -> Iterator[None]:
     finally:
         os.seteuid(user)
         folder.chmod(mode)
-
-
-@contextmanager
-def no_file_above(size: int) -> Iterator[None]:
-    """Have the kernel break off writes in the middle, as a full disk does."""
-    import resource
-
-    old = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, old[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, old)
 
 
 def files_below(folder: Path) -> list[Path]:

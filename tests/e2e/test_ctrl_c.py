@@ -14,24 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from cluster import JOBS, Cluster
+from cluster import STAGES, Cluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cluster import Done, Process
 
-STAGES = JOBS / "stages.py"
 SECONDS = 60.0
-
-
-@pytest.fixture(scope="module")
-def digest(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What the job comes to when nobody disturbs it."""
-    with Cluster(tmp_path_factory.mktemp("undisturbed") / "cluster") as it:
-        done = it.run(STAGES).wait()
-        assert done.code == 0, done.err
-        return str(done.last["state_digest"])
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import resource
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from cluster import FAILED, JOBS, Cluster
+from cluster import JOBS, Cluster, told_on_failure
 from easyscale.storage.commits import read_commit
 from lying_s3 import running_liar
 from services import ENVIRONMENT
@@ -26,10 +25,8 @@ def on_a_lagging_list(tmp_path: Path, request: pytest.FixtureRequest) -> Iterato
     """A cluster whose S3 server lists nothing, whatever is there."""
     with running_liar() as server:
         env = {**ENVIRONMENT, "AWS_ENDPOINT_URL": server.endpoint}
-        with Cluster(tmp_path / "cluster", store="s3://bucket/here", env=env) as it:
+        with told_on_failure(Cluster(tmp_path / "cluster", store="s3://bucket/here", env=env), request) as it:
             yield it
-            if request.node.stash.get(FAILED, False):
-                print(it.logs(), file=sys.stderr)
 
 
 def test_24_a_job_is_killed_and_resumed_on_a_store_that_lists_nothing(

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import signal
-import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
-from cluster import FAILED, JOBS, Cluster, sabotaged
+from cluster import JOBS, Cluster, sabotaged, told_on_failure
 from easyscale.coordinator import keys
 from easyscale.storage.commits import read_marker
 from reference import STEPS
@@ -37,10 +36,8 @@ class On(NamedTuple):
 def on(request: pytest.FixtureRequest, tmp_path: Path, etcd_cluster: Callable[..., EtcdCluster]) -> Iterator[On]:
     """One member, unless the test asks for more."""
     etcd = etcd_cluster(getattr(request, "param", 1))
-    with Cluster(tmp_path / "cluster", etcd.address) as it:
+    with told_on_failure(Cluster(tmp_path / "cluster", etcd.address), request) as it:
         yield On(it, etcd)
-        if request.node.stash.get(FAILED, False):
-            print(it.logs(), file=sys.stderr)
     etcd.close()
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from cluster import JOBS, Cluster
+from cluster import JOBS, STAGES, Cluster
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from reference import Reference
 
 SECONDS = 60.0
-STAGES = JOBS / "stages.py"
 
 
 def until_exists(path: Path) -> None:
@@ -24,15 +23,6 @@ def until_exists(path: Path) -> None:
     while not path.exists():
         assert time.monotonic() < deadline
         time.sleep(0.01)
-
-
-@pytest.fixture(scope="module")
-def digest(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What `jobs/stages.py` comes to when nobody disturbs it."""
-    with Cluster(tmp_path_factory.mktemp("undisturbed") / "cluster") as it:
-        done = it.run(STAGES).wait()
-        assert done.code == 0, done.err
-        return str(done.last["state_digest"])
 
 
 @pytest.mark.parametrize("stage", ["build", "step", "evaluate", "commit"])

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from cluster import FAILED, JOBS, Cluster
+from cluster import JOBS, Cluster, told_on_failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,10 +26,8 @@ def services(
     """A cluster on an etcd of its own (the prefix of the keys is fixed) and a bucket of its own."""
     etcd = etcd_cluster(1)
     store = f"s3://{seaweedfs.new_bucket()}/here"
-    with Cluster(tmp_path / "cluster", etcd.address, store, seaweedfs.env) as it:
+    with told_on_failure(Cluster(tmp_path / "cluster", etcd.address, store, seaweedfs.env), request) as it:
         yield it
-        if request.node.stash.get(FAILED, False):
-            print(it.logs(), file=sys.stderr)
 
 
 def test_a_job_from_a_script_on_workers_started_by_hand_survives_a_kill(

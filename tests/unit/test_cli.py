@@ -15,7 +15,7 @@ import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from textwrap import dedent
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import structlog
@@ -31,6 +31,7 @@ from easyscale.pipeline.spec import JobSpec
 from easyscale.storage import s3
 from easyscale.storage.files import FileStore
 from services import ENVIRONMENT, free_ports
+from user import Ran
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,19 +66,6 @@ class Stream(torch.utils.data.IterableDataset):
     def __iter__(self):
         yield torch.zeros(2)
 """
-
-
-class Ran(NamedTuple):
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def error(self) -> str:
-        """What it said went wrong, without the lines of its log."""
-        return "\n".join(line for line in self.err.splitlines() if not line.startswith('{"event"'))
 
 
 def refused(ran: Ran, *words: str) -> None:
