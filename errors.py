@@ -104,6 +104,18 @@ class LeaseGoneError(UnavailableError):
     """A write under a lease that has ended: nothing was written, and under that lease nothing ever will be."""
 
 
+class LaneBrokenError(EasyScaleError):
+    """The exchange between the members of a generation broke, and the generation with it.
+
+    Args:
+        lost: slots whose connections broke; empty if it cannot tell which. why: for people.
+    """
+
+    def __init__(self, lost: tuple[int, ...], why: str) -> None:
+        super().__init__(why)
+        self.lost = lost
+
+
 class TooLargeError(EasyScaleError):
     """A value that the key-value store must not be given: everything large belongs in the object store."""
 

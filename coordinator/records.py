@@ -13,8 +13,9 @@ from ..errors import CorruptError
 
 R = TypeVar("R")
 
-Cause = Literal["raised", "died", "memory", "hang", "diverged", "nonfinite", "refused", "preempted"]
-"""Why an attempt ended. `preempted` is free; `memory` hands the work back; the others have their purses."""
+Cause = Literal["raised", "died", "memory", "hang", "diverged", "nonfinite", "corrupt", "refused", "preempted"]
+"""Why an attempt ended. `preempted` is free; `memory` hands the work back; `corrupt` (its device was found to compute
+or hold wrong bits) puts the device in quarantine; the others have their purses."""
 
 FINAL: frozenset[Cause] = frozenset({"diverged", "nonfinite"})
 """What another attempt would only repeat: the job fails at once."""
@@ -45,6 +46,22 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     step_seconds: float = 0.0
 
 
+LaneKind = Literal["peer", "store"]
+"""How the members of a generation exchange partials: directly, or through the object store. Never visible in bits."""
+
+
+class Broken(msgspec.Struct, frozen=True, kw_only=True):
+    """A member's word that the exchange between peers broke in a generation.
+
+    Args:
+        lost: ids of the workers whose connections broke; empty if it cannot tell. why: for people.
+    """
+
+    generation: int
+    lost: tuple[str, ...] = ()
+    why: str = ""
+
+
 class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A worker as it describes itself, under its lease.
 
@@ -54,6 +71,10 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
         job, generation: what it serves.
         beat: counts upward while the agent lives; a lease may outlive its holder, a beat cannot.
         only: the one job it serves; None: any.
+        lane: what its owner allows: `peer` insists on direct exchanges, `store` rules them out.
+        address: `host:port` where its runner is met by peers; empty: by the object store only.
+        unreached: ids of workers whose address it could not connect to when it tried.
+        broken: how its newest generation's exchange broke, if it did.
         trouble: why it cannot commit just now; it goes on trying.
         refusals: digest of a job's specification -> why this worker will not run it.
     """
@@ -71,6 +92,10 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     leaving: bool = False
     only: str | None = None
     beat: int = 0
+    lane: Literal["auto", "peer", "store"] = "auto"
+    address: str = ""
+    unreached: tuple[str, ...] = ()
+    broken: Broken | None = None
     trouble: str = ""
     refusals: dict[str, str] = {}
     progress: Progress | None = None
@@ -113,9 +138,10 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """One membership of a job. Slot i belongs to `members[i]`; slot 0 publishes."""
+    """One membership of a job. Slot i belongs to `members[i]`; slot 0 publishes, and its runner is where peers meet."""
 
     generation: int
+    lane: LaneKind = "store"
     members: tuple[Member, ...] = ()
     cause: str = ""
 
@@ -128,10 +154,18 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """The right to run one slot of one generation; `held` is the step of the state that the claimant holds."""
+    """The right to run one slot of one generation.
+
+    Args:
+        held: step of the state that the claimant holds.
+        address: `host:port` where its runner is met by peers; empty: nowhere.
+        gpu: UUID of the GPU it computes on; empty: another kind of device.
+    """
 
     worker: str
     held: int
+    address: str = ""
+    gpu: str = ""
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):

@@ -307,7 +307,10 @@ class Agent:
         if not self._may_claim(job, slot) or not self.lease:
             return
         key = keys.claim(job.name, job.generation, slot)
-        claim = records.Claim(worker=self.id, held=runner.held)
+        ready = runner.ready
+        claim = records.Claim(
+            worker=self.id, held=runner.held, address=ready.address if ready else "", gpu=ready.gpu if ready else ""
+        )
         operations: list[Put | Delete] = [Put(key, records.encode(claim), self.lease)]
         operations += [Delete(entry.kv.key) for entry in self._my_claims(job)]
         assert self._claimed.get(job.name, 0) < job.generation, "one claim per generation and agent"
@@ -320,13 +323,24 @@ class Agent:
         if step is None or runner.committing or runner.started >= job.generation:
             return  # a generation is run once: whoever stopped in it waits for the next
         base = base_of(job)
-        held = [job.claims[s].value.held for s in range(len(job.members))]
-        if step > base.step and min(held) < step:
+        claims = [job.claims[slot].value for slot in range(len(job.members))]
+        held, lane = tuple(claim.held for claim in claims), job.plan.value.lane
+        if step > base.step and min(held) < step and lane == "store":
             if held.index(step) == slot:
                 runner.committing = True
                 yield Send(messages.Commit(base=base))
             return
-        runner.run = messages.Run(generation=job.generation, members=job.members, slot=slot, step=step, base=base)
+        runner.run = messages.Run(
+            generation=job.generation,
+            members=job.members,
+            slot=slot,
+            step=step,
+            base=base,
+            held=held,
+            lane=lane,
+            addresses=tuple(claim.address for claim in claims),
+            gpus=tuple(claim.gpu for claim in claims),
+        )
         runner.phase, runner.told, runner.started = "running", None, job.generation
         runner.pausing = runner.leaving = False
         yield Send(runner.run)

@@ -131,6 +131,15 @@ class Committer:
         """Remember a step (t: from state t to t + 1) for the history that goes with the next commit."""
         self._history[report.step + 1] = msgspec.json.encode(report)
 
+    @property
+    def history(self) -> dict[int, bytes]:
+        """What is remembered of the steps since the newest commits: a JSON line per step."""
+        return dict(self._history)
+
+    def adopt(self, history: dict[int, bytes]) -> None:
+        """The state of another member was loaded, so what it remembers led here."""
+        self._history = dict(history)
+
     def forget(self) -> None:
         """Another state was loaded: what was recorded did not lead to it."""
         self._history.clear()

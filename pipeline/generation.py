@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import structlog
 
 from ..coordinator.records import Progress
-from ..errors import UnavailableError
+from ..errors import LaneBrokenError, UnavailableError
 from . import messages
 
 if TYPE_CHECKING:
@@ -61,6 +61,14 @@ class Replica(Protocol):
         """t of the state held."""
         ...
 
+    def state(self) -> Any:
+        """The state held, as a tree; it may be read until the next `apply`."""
+        ...
+
+    def load_state(self, tree: Any) -> None:
+        """Hold this state instead."""
+        ...
+
     def compute(self, ests: range) -> Any:
         """My part of a step; leaves the state as it is."""
         ...
@@ -75,19 +83,57 @@ class Replica(Protocol):
 
 
 class Lane(Protocol):
-    """How partials travel between the members of one generation. Never visible in the bits."""
+    """How partials travel between the members of one generation. Never visible in the bits.
+
+    All methods may raise `UnavailableError` (try again) and `LaneBrokenError` (this generation is over).
+    """
+
+    def meet(self) -> bool:
+        """Whether all members are here; call again until they are. May wait for some milliseconds."""
+        ...
+
+    def give(self, slots: Sequence[int], parcel: Parcel) -> bool:
+        """Hand the state held to these members; call again until it is done, and leave the state as it is till then."""
+        ...
+
+    def take(self, slot: int) -> Parcel | None:
+        """The state that this member gives me, or None while it is on its way."""
+        ...
 
     def send(self, step: int, control: Control, contribution: Any) -> None:
-        """Make my part of a step available to the others. Raises `UnavailableError`."""
+        """Make my part of a step available to the others."""
         ...
 
     def poll(self, step: int) -> list[tuple[Control, Any]] | None:
-        """All members' parts in slot order, or None while some are missing. Raises `UnavailableError`."""
+        """All members' parts in slot order, or None while some are missing. May wait for some milliseconds.
+
+        A lane may have done sums on the way: together the parts have what `Replica.apply` needs.
+        """
         ...
+
+
+class Parcel(NamedTuple):
+    """What a member that is behind needs to carry on.
+
+    Args:
+        state: tree of `S(t)`. history: step -> JSON line, since the newest commits: see `Committer.history`.
+    """
+
+    state: Any
+    history: dict[int, bytes]
 
 
 class Commits(Protocol):
     """Where commits are made, in the background."""
+
+    @property
+    def history(self) -> dict[int, bytes]:
+        """What is remembered of the steps since the newest commits."""
+        ...
+
+    def adopt(self, history: dict[int, bytes]) -> None:
+        """Another member's state was loaded: its history is ours."""
+        ...
 
     @property
     def idle(self) -> bool:
@@ -155,6 +201,12 @@ class Generation:
         member = session.run.members[session.run.slot]
         ests = range(member.first, member.last)
         rate = Rate(self.samples)
+        try:
+            aligned = yield from self._align()
+        except LaneBrokenError as error:
+            return self._broken(error)
+        if not aligned:
+            return self._idle("yield")
         session.began(self.clock())
         decision: Decision | None = None
         while replica.step < session.total:
@@ -165,7 +217,10 @@ class Generation:
             self.say(messages.Computing())
             contribution = replica.compute(ests)
             yield Wait(compute=True)
-            gathered = yield from self._exchange(contribution)
+            try:
+                gathered = yield from self._exchange(contribution)
+            except LaneBrokenError as error:
+                return self._broken(error)
             if gathered is None:
                 return self._idle("yield")
             slots, before = [control.slot for control, _ in gathered], replica.step
@@ -188,6 +243,49 @@ class Generation:
 
     def _idle(self, reason: Any) -> messages.Idle:
         return messages.Idle(generation=self.session.run.generation, held=self.replica.step, reason=reason)
+
+    def _broken(self, error: LaneBrokenError) -> messages.Idle:
+        """The step is dropped. The lane stays open, so that the others find out by themselves who is lost."""
+        generation = self.session.run.generation
+        log.warning("lane.broken", generation=generation, step=self.replica.step, lost=error.lost, error=str(error))
+        self.say(messages.Broken(generation=generation, lost=error.lost, why=str(error)))
+        return self._idle("yield")
+
+    def _align(self) -> Generator[Wait, None, bool]:
+        """Meet the others and see that everybody holds the state to begin with; False if the generation is over."""
+        run, replica = self.session.run, self.replica
+        if not (yield from self._until(self.lane.meet)):
+            return False
+        holders = [slot for slot, held in enumerate(run.held) if held == run.step]
+        behind = [slot for slot, held in enumerate(run.held) if held != run.step]
+        if not holders or run.lane != "peer":
+            return True  # all have loaded a commit
+        from_whom = {slot: holders[number % len(holders)] for number, slot in enumerate(behind)}
+        if run.slot in holders:
+            mine = [slot for slot in behind if from_whom[slot] == run.slot]
+            parcel = Parcel(replica.state(), self.commits.history)
+            return not mine or bool((yield from self._until(lambda: self.lane.give(mine, parcel))))
+        given: Parcel | None = yield from self._until(lambda: self.lane.take(from_whom[run.slot]))
+        if given is None:
+            return False
+        replica.load_state(given.state)
+        assert replica.step == run.step, f"state {run.step} was to be given, not {replica.step}"
+        self.commits.adopt(given.history)
+        return True
+
+    def _until(self, call: Callable[[], Any]) -> Generator[Wait, None, Any]:
+        """Call until the answer is something; None when the generation is over before that."""
+        delay = FIRST_POLL_SECONDS
+        waited = False
+        while True:
+            answer = yield from self._insist(call)
+            if answer or self.session.superseded or self.session.broken:
+                return answer
+            if not waited:
+                self.say(messages.Waiting())
+                waited = True
+            yield Wait(delay)
+            delay = min(delay * 1.5, LAST_POLL_SECONDS)
 
     def _exchange(self, contribution: Any) -> Generator[Wait, None, list[tuple[Control, Any]] | None]:
         """Send my part and wait for the others'. None when they will not come."""

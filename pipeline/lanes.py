@@ -1,6 +1,6 @@
 """How partials travel between the members of a generation: inside one process, or as blobs through the object store.
 
-A lane carries bytes and decides nothing, so it never shows in the bits. The peer lane (torch.distributed) will stand
+A lane carries bytes and decides nothing, so it never shows in the bits. The lane between peers (`peers.py`) stands
 beside these two behind the same protocol, `generation.Lane`.
 """
 
@@ -16,9 +16,10 @@ from ..errors import CorruptError, EasyScaleError, NotFoundError
 from .session import Control
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ..storage.objects import ObjectStore
+    from .generation import Parcel
     from .messages import Run
 
 log = structlog.get_logger()
@@ -45,7 +46,23 @@ class Carried(Protocol):
 C = TypeVar("C", bound=Carried)
 
 
-class LocalLane(Generic[C]):
+class _Unmet:
+    """A lane whose members never meet: all of them have the state to begin with, or load it from a commit."""
+
+    def meet(self) -> bool:
+        """See `generation.Lane`."""
+        return True
+
+    def give(self, slots: Sequence[int], parcel: Parcel) -> bool:
+        """See `generation.Lane`."""
+        raise NotImplementedError(f"{type(self).__name__} carries no states")
+
+    def take(self, slot: int) -> Parcel | None:
+        """See `generation.Lane`."""
+        raise NotImplementedError(f"{type(self).__name__} carries no states")
+
+
+class LocalLane(_Unmet, Generic[C]):
     """All ESTs are in one runner: what is sent is what is received."""
 
     def __init__(self) -> None:
@@ -64,7 +81,7 @@ class LocalLane(Generic[C]):
         return [(control, contribution)]
 
 
-class StoreLane(Generic[C]):
+class StoreLane(_Unmet, Generic[C]):
     """Partials as transient objects: members that reach only the object store train together.
 
     One object per member and step, since latency, not bandwidth, is what an exchange through a store costs: everybody

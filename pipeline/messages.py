@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from ..coordinator.records import Cause, Member, Progress  # noqa: TC001 - msgspec reads the types
+from ..coordinator.records import Cause, LaneKind, Member, Progress  # noqa: TC001 - msgspec reads the types
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -45,6 +45,9 @@ class Run(Message, frozen=True, kw_only=True, tag=True):
     Args:
         members, slot: everybody's ranges, and which is mine.
         step: where all members begin. base: the commit to load when another state is held; parent of the next commit.
+        held: by slot, step of the state that each member holds: with peers, who holds that of `step` gives it to who
+            does not.
+        lane: how partials travel. addresses: by slot, where runners are met by peers. gpus: by slot, UUIDs or empty.
     """
 
     generation: int
@@ -52,6 +55,10 @@ class Run(Message, frozen=True, kw_only=True, tag=True):
     slot: int
     step: int
     base: Base
+    held: tuple[int, ...] = ()
+    lane: LaneKind = "store"
+    addresses: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
 
 
 class Yield(Message, frozen=True, kw_only=True, tag=True):
@@ -108,11 +115,14 @@ class Ready(Message, frozen=True, kw_only=True, tag=True):
     Args:
         determinism: id of this device's determinism class; `description` its parts.
         probe: digest of the initial state and EST 0's first gradient.
+        address: `host:port` where this runner is met by peers; empty: nowhere. gpu: UUID of its GPU, or empty.
     """
 
     determinism: str
     description: dict[str, str]
     probe: str
+    address: str = ""
+    gpu: str = ""
 
 
 class Computing(Message, frozen=True, kw_only=True, tag=True):
@@ -129,6 +139,18 @@ class Stepped(Message, frozen=True, kw_only=True, tag=True):
     """A step is done."""
 
     progress: Progress
+
+
+class Broken(Message, frozen=True, kw_only=True, tag=True):
+    """The exchange between peers broke; an `Idle` follows.
+
+    Args:
+        lost: slots whose connections broke; empty if it cannot tell which. why: for people.
+    """
+
+    generation: int
+    lost: tuple[int, ...] = ()
+    why: str = ""
 
 
 class Idle(Message, frozen=True, kw_only=True, tag=True):
@@ -180,7 +202,7 @@ class Failed(Message, frozen=True, kw_only=True, tag=True):
 
 
 ToRunner = Prepare | Run | Yield | Leave | Pause | Commit | Published | Refused | Stop
-FromRunner = Ready | Computing | Waiting | Stepped | Idle | Publish | Trouble | Committed | Damaged | Failed
+FromRunner = Ready | Computing | Waiting | Stepped | Broken | Idle | Publish | Trouble | Committed | Damaged | Failed
 
 _encoder = msgspec.json.Encoder()
 _to_runner: msgspec.json.Decoder[ToRunner] = msgspec.json.Decoder(ToRunner)

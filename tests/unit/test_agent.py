@@ -189,7 +189,10 @@ def test_running_begins_when_everybody_has_claimed(desk: Desk) -> None:
     assert desk.act() == []
     desk.claim(2)
     members = desk.look().members
-    run = messages.Run(generation=1, members=members, slot=0, step=0, base=messages.Base())
+    run = messages.Run(
+        generation=1, members=members, slot=0, step=0, base=messages.Base(),
+        held=(0, 0, 0), addresses=("", "", ""), gpus=("", "", ""),
+    )  # fmt: skip
     assert sent(desk.act()) == [run]
     assert desk.act() == []
     assert desk.view().workers["me"].value.state == "running"
