@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from . import attempts, keys, reasons, records
+from . import attempts, keys, lanes, reasons, records
 from .allotment import allot, assign
 from .attempts import MAX_COUNTED
 from .kv import Compare, Delete, Put, absent, unchanged
@@ -81,7 +81,7 @@ class Planner:
         status = _explain(job, status, members if members is not None else job.members, allotted, alive)
         operations: list[Put | Delete] = [Delete(entry.kv.key) for entry in ended.reports]
         if members is not None:
-            operations += _new_generation(job, members, lost)
+            operations += _new_generation(job, members, lost, alive)
         if job.status is None or status != before:
             operations.append(Put(keys.status(job.name), records.encode(status)))
         operations += [Delete(entry.kv.key) for entry in ended.assignments]
@@ -94,14 +94,17 @@ class Planner:
         return [Txn(f"decide {job.name}", tuple(compares), tuple(operations))]
 
 
-def _new_generation(job: JobView, members: tuple[records.Member, ...], lost: Lost) -> list[Put | Delete]:
+def _new_generation(job: JobView, members: tuple[records.Member, ...], lost: Lost, alive: Alive) -> list[Put | Delete]:
     """The plan, and the claims that end with the old one."""
     bounds = [0, *(member.last for member in members)]
     assert all(m.first == before < m.last for m, before in zip(members, bounds, strict=False)), "ranges are contiguous"
     assert not members or bounds[-1] == job.record.ests, "a plan covers all ESTs exactly"
     assert len({member.worker for member in members}) == len(members), "a worker has one slot"
     plan = records.Plan(
-        generation=job.generation + 1, members=members, cause=reasons.cause_of_change(job, members, lost)
+        generation=job.generation + 1,
+        lane=lanes.choose([member.worker for member in members], alive, ()),
+        members=members,
+        cause=reasons.cause_of_change(job, members, lost),
     )
     # A lost member's claim may outlive it (an election restarts leases): its peers must not wait for it.
     gone = [slot for slot, m in enumerate(job.members) if m.worker in lost and slot in job.claims]
