@@ -343,6 +343,7 @@ class Agent:
         )
         runner.phase, runner.told, runner.started = "running", None, job.generation
         runner.pausing = runner.leaving = False
+        runner.broken = None
         yield Send(runner.run)
 
     def _leave(
@@ -417,6 +418,8 @@ class Agent:
             job=runner.job if runner else None,
             generation=self._claimed.get(runner.job, 0) if runner else 0,
             leaving=self.leaving_since is not None,
+            address=runner.ready.address if runner and runner.ready else "",
+            broken=runner.broken if runner else None,
             trouble=records.cut(runner.trouble, MAX_REFUSAL) if runner else "",
             progress=runner.progress if runner else None,
         )
