@@ -27,6 +27,8 @@ from .laps import Laps
 from .session import Session
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..storage.objects import ObjectStore
     from .engine import Engine
     from .generation import Lane
@@ -72,6 +74,7 @@ class Runner:
         self._patience = PATIENCE_SECONDS
         self._ended = ""
         self._engine: Engine | None = None
+        self._build: Callable[[], Engine]
         self._folder = Path(environment.folder)
 
     @property
@@ -121,7 +124,8 @@ class Runner:
         laps.end("configure")
         entry = self._load_entry(spec)
         laps.end("script")
-        self._engine = engine.Engine(engine.build(entry, spec), spec, self._env.device)
+        self._build = lambda: engine.Engine(engine.build(entry, spec), spec, self._env.device)
+        self._engine = self._build()
         laps.end("build")
         parts = determinism.determinism_class(self._env.device, spec.threads)
         about = About(message.job, message.spec, message.code, spec.ests, parts)
@@ -253,10 +257,12 @@ class Runner:
         engine, spec = self._engine, self._spec
         assert engine is not None
         self._committer.enter(run.generation, run.base)
-        session = Session(run, spec.total_steps, spec.commit_every, spec.commit_seconds)
+        session = Session(
+            run, spec.total_steps, spec.commit_every, spec.commit_seconds, spec.check_every, spec.audit_every
+        )
         member = Generation(
             session, engine, lane, self._committer, self._channel.say, time.monotonic,
-            samples=spec.ests * spec.batch_size, evaluate_every=spec.evaluate_every,
+            samples=spec.ests * spec.batch_size, restore=self._restore, evaluate_every=spec.evaluate_every,
         )  # fmt: skip
         at, size = run.step, len(run.members)
         log.info("runner.generation", generation=run.generation, slot=run.slot, step=at, of=size, lane=lane.kind)
@@ -332,6 +338,21 @@ class Runner:
         log.info("runner.commit_read", step=run.step, **laps.seconds)
         self._committer.forget()
         return None
+
+    def _restore(self, base: messages.Base) -> None:
+        """Hold the state of this commit (of its newest intact ancestor, if it is damaged), whatever was held."""
+        from ..storage import commits
+
+        assert self._engine is not None
+        if base.manifest is None:
+            fresh = self._build()
+            self._engine.load_state(fresh.state())
+            fresh.close()
+            return
+        _, state, damage = commits.read_latest(self._store, base.manifest, at=(self._committer.job, base.step))
+        if damage:
+            log.error("runner.commit_damaged", damage=damage)
+        self._engine.load_state(state)
 
     def _commit(self, message: messages.Commit) -> None:
         """Commit the state held now and wait until it is published or refused."""
