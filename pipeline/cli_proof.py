@@ -10,6 +10,7 @@ import msgspec
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
 from ..errors import NotFoundError, UserError
 from .addresses import open_both, open_existing
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from ..coordinator.kv import KeyValueStore
     from ..coordinator.views import JobView
     from ..storage.objects import ObjectStore
+    from .diff import Comparison
     from .verify import Departure, Verdict
 
 Device = Annotated[str, typer.Option(help="What to compute on: cpu, cuda or cuda:N.")]
@@ -50,7 +52,7 @@ def verify(
     """Compute a job anew from its commits and compare every bit; exit code 1 if something differs.
 
     Spans begin and end at commits: `--from` and `--to` mean the nearest ones around these steps. A device of another
-    kind than the job's may be used: that its bits differ is then what one wants to know, and `--trace` names the operator.
+    kind than the job's may be used: that its bits differ is then what one wants to know.
     """
     with stopped_in_order():
         from .devices import check_device
@@ -89,8 +91,38 @@ def diff(
     folder: Folder = None,
     output: Format = Output.text,
 ) -> None:
-    """Find where the histories of two jobs part: settings, code, data, step, tensor, operator; exit code 1 if they do."""
-    raise NotImplementedError
+    """Find where two jobs part: settings, code, data, step, tensor, operator; exit code 1 if they do.
+
+    Both are computed anew here for that, from the last commit that they have in common to where they differ.
+    """
+    if job1 == job2:
+        raise UserError(f"{job1!r} is compared with itself", "name two jobs; `easyscale verify` checks one")
+    with stopped_in_order():
+        from .devices import check_device
+        from .forkserver import ForkServer
+
+        device = check_device(device)
+        open_existing(kv, folder)
+        found, records_at, objects_at = open_both(kv, store, folder)
+        views = [committed(records_at, objects_at, job) for job in (job1, job2)]
+        with ForkServer() as fork_server, progress() as show:
+            from . import diff as comparing  # imports torch, while the fork server does
+            from .messages import Base
+
+            sides = []
+            for view in views:
+                assert view.head is not None
+                head, record = view.head.value, view.record
+                base = Base(step=head.step, manifest=head.manifest)
+                sides.append(comparing.Side(view.name, base, head.state_digest, record.spec, record.code))
+            place = comparing.Place(device, found.folder, fork_server, show)
+            comparison = comparing.compare(objects_at, sides[0], sides[1], place)
+    if output is Output.json:
+        print_json(msgspec.to_builtins(comparison))
+    else:
+        show_comparison(comparison)
+    if comparison.verdict != "identical":
+        raise typer.Exit(1)
 
 
 def committed(kv: KeyValueStore, store: ObjectStore, job: str) -> JobView:
@@ -167,10 +199,41 @@ def departure_lines(departure: Departure) -> list[str]:
     return [*lines, *([f"  {departure.why}"] if departure.why else [])]
 
 
+def show_comparison(found: Comparison) -> None:
+    """Print what `diff` says: what was given to the two jobs, then where they part."""
+    rows = [(name, told(a), told(b)) for name, (a, b) in found.settings.items()]
+    rows += [("data", "another dataset", "than that")] if found.data else []
+    if rows:
+        table = Table("setting", found.job1, found.job2, box=None, pad_edge=False)
+        for row in rows:
+            table.add_row(*row)
+        Console(width=None if sys.stdout.isatty() else 200).print(table)
+    for line in [*found.code, *comparison_lines(found)]:
+        typer.echo(line)
+
+
+def comparison_lines(found: Comparison) -> list[str]:
+    """Where two jobs part, and what to do next."""
+    if found.verdict == "identical":
+        same = f"identical: jobs {found.job1!r} and {found.job2!r}, up to step {found.upto}"
+        return [same, f"next: easyscale verify {found.job1} | verify {found.job2}"]
+    lines = [f"classes: {found.classes}"] if found.classes else []
+    lines.append(f"commit {found.common} is the last in common" if found.common else "no commit is in common")
+    if found.step is not None:
+        lines.append(f"step {found.step} is the first whose record differs")
+        lines += [f"  {name}: {told(a)} and {told(b)}" for name, (a, b) in found.numbers.items()]
+    if found.differing:
+        lines.append(f"{found.differing} tensor(s) and value(s) of commit {found.apart} differ:")
+        lines += [f"  {tensor.name}: {tensor.what}" for tensor in found.tensors[:8]]
+    if found.parted is not None:
+        lines.append(f"step {found.parted} is the first that gives another state, computed anew here")
+    if found.operator is not None:
+        lines.append(f"  {found.operator}".replace(" here", f" in {found.job1}").replace(" there", f" in {found.job2}"))
+    lines += [found.why] if found.why else []
+    lines.append(f"differs: jobs {found.job1!r} and {found.job2!r}")
+    return [*lines, f"next: easyscale verify {found.job1} | verify {found.job2} | show {found.job1}"]
+
+
 def told(value: Any) -> str:
     """A recorded number, all digits of it."""
     return repr(value) if isinstance(value, float) else str(value)
-
-
-def _width() -> int | None:
-    return None if sys.stdout.isatty() else 200

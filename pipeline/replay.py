@@ -18,7 +18,7 @@ import msgspec
 import structlog
 
 from .. import logs
-from ..errors import ChangedError, CorruptError, EasyScaleError, NotFoundError, shown
+from ..errors import CorruptError, EasyScaleError, NotFoundError, shown
 from ..storage import commits, trees
 from ..storage.blobs import get_blob
 from ..storage.differences import differences
@@ -50,7 +50,6 @@ class Replica:
         order: what to prepare. say: sends an answer.
 
     Raises:
-        ChangedError: the dataset here is not the one that the job was submitted with.
         DeviceError, ScriptError: it cannot be prepared here.
     """
 
@@ -64,11 +63,7 @@ class Replica:
         determinism.configure(spec.threads)
         determinism.check_device(order.device)
         training = build(preparation.load_build(self.folder, spec.script), spec)
-        if fingerprint(training.dataset, spec.seed) != spec.data:
-            raise ChangedError(
-                f"the dataset that job {order.job!r} finds here is not the one that it was submitted with",
-                "its length, type or some of its items differ: bring the job's data to this machine",
-            )
+        self._same_data = fingerprint(training.dataset, spec.seed) == spec.data
         self._recorder: Recorder | None = None
         self._model = training.model
         training = dataclasses.replace(training, step=watched(training.step, lambda: self._recorder))
@@ -77,6 +72,10 @@ class Replica:
         self.classes = determinism.determinism_class(order.device, spec.threads)
         self._initial = commits.Snapshot.take(0, self.engine.state())
         self._held = self.digest()
+
+    def begun(self) -> messages.Begun:
+        """See the message."""
+        return messages.Begun(determinism=self.classes, initial=self._held, same_data=self._same_data)
 
     def digest(self) -> str:
         """Digest of the state held."""
@@ -200,7 +199,7 @@ def serve(connection: socket.socket, folder: Path) -> None:
                 if isinstance(order, messages.Begin):
                     replica = Replica(order, say)
                     folder = replica.folder
-                    say(messages.Begun(determinism=replica.classes, initial=replica.digest()))
+                    say(replica.begun())
                     continue
                 assert replica is not None
                 if isinstance(order, messages.Recompute):

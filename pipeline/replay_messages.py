@@ -60,10 +60,16 @@ class Record(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Begun(Message, frozen=True, kw_only=True, tag=True):
-    """Ready: the determinism class here, and the digest of the initial state."""
+    """Ready.
+
+    Args:
+        determinism: the class here. initial: digest of the initial state.
+        same_data: whether the dataset is, by its fingerprint, the one that the job was submitted with.
+    """
 
     determinism: dict[str, str]
     initial: str
+    same_data: bool
 
 
 class Stepped(Message, frozen=True, kw_only=True, tag=True):

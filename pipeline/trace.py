@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from ..errors import CorruptError, NotFoundError
-from ..storage.digest import tensor_digest
+from ..storage.digest import has_nonfinite, tensor_digest
 from .bisection import first_unlike
 from .engine import Engine
 from .loader import Loader
@@ -43,10 +43,13 @@ UPDATE = "update"
 _MEMORY = ("empty", "new_empty", "resize_")
 """Beginnings of operators that give memory which nobody has written yet: only its shape means something."""
 
-_FETCHING, _COMPUTING, _APPLYING = Loader.next.__code__, Engine.compute.__code__, Engine.apply.__code__
+_LOOKING = frozenset({Loader.next.__code__, has_nonfinite.__code__})
+"""Functions of ours whose operators are left out: what they compute does not go into the state."""
+
+_COMPUTING, _APPLYING = Engine.compute.__code__, Engine.apply.__code__
 
 
-class Operator(msgspec.Struct, frozen=True, array_like=True):
+class Operator(msgspec.Struct, frozen=True):
     """One call of an operator.
 
     Args:
@@ -168,15 +171,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def batch(self, batch: Any) -> None:
         """A batch has come in."""
-        _, place, module = self._where()
-        self._record(BATCH, [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)], place, module)
+        self._where()  # keeps the part
+        with _disable_current_modes():  # hashing it is no part of the step
+            self._record(BATCH, [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)], "", "")
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call an operator and record it; called by torch for each."""
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
-        fetching, place, module = self._where()
-        if fetching or func.namespace != "aten":
+        left_out, place, module = self._where()
+        if left_out or func.namespace != "aten":
             return out
         node = torch._C._current_autograd_node()  # noqa: SLF001 - torch has no other way
         if node is None:  # of the nodes made so far, this operator's is the newest
@@ -196,7 +200,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.operators.append(Operator(name, self._part, output, digest[:HASHED], place, module))
 
     def _where(self) -> tuple[bool, str, str]:
-        """Whether samples are being fetched, the place in the user's code, and the module; keeps the part.
+        """Whether it is to be left out, the place in the user's code, and the module; keeps the part.
 
         On a GPU the backward pass has a thread without frames: then the part stays what it was.
         """
@@ -204,7 +208,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         frame: FrameType | None = sys._getframe(2)  # noqa: SLF001
         while frame is not None:
             code = frame.f_code
-            if code is _FETCHING:
+            if code in _LOOKING:
                 return True, "", ""
             if code is _COMPUTING:
                 self._part = f"EST {frame.f_locals.get('est', 0)}"

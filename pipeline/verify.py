@@ -220,17 +220,27 @@ class Verifier:
         return stops[-1].step - stops[0].step
 
     def _introduce(self, replayer: Replayer) -> None:
-        """Say up front when this device may be expected to give other bits."""
-        if self._here:
-            return
-        self._here = here = replayer.begun.determinism
-        others = {name: found for name, found in self._there.items() if name != class_id(here)}
-        if others:
-            for found in others.values():
+        """Say up front when this device may be expected to give other bits.
+
+        Raises:
+            UserError: the data are not those of the job, and that is not the device's doing.
+        """
+        job, begun = self._request.job, replayer.begun
+        others = [found for name, found in self._there.items() if name != class_id(begun.determinism)]
+        if not self._here:
+            for found in others:
                 self._request.warn(
-                    f"this device is of another determinism class than that of commits of job {self._request.job!r}: "
-                    f"{class_differences(found, here)}; equal bits cannot be taken for granted"
+                    f"this device is of another determinism class than commits of job {job!r}: "
+                    f"{class_differences(found, begun.determinism)}; equal bits cannot be taken for granted"
                 )
+        self._here = begun.determinism
+        if not begun.same_data:
+            what = f"the dataset that job {job!r} finds here is not the one that it was submitted with"
+            if not others:
+                raise UserError(
+                    what, "its length, type or some of its items differ: bring the job's data to this machine"
+                )
+            self._request.warn(f"{what}: other data, or items that this device computes otherwise")
 
     # ---- what differs
 
@@ -258,12 +268,12 @@ class Verifier:
             number = restless.unstable[0] if restless.unstable else len(restless.operators) - 1
             here = restless.operators[number]
             found = OperatorDifference(step=restless.step, number=number, here=here, there=here)
-            return found, "this device gives other bits each time it computes this step: first in that operator"
+            return found, "this device gives other bits when it computes this step twice; that operator is the first"
         ours = traces[-1]
         if reference is not None and reference.step == ours.step and reference is not ours:
             operator = between(ours, reference)
             if operator is not None:
-                return operator, f"first in that operator; the trace of the others: {_class(reference)}"
+                return operator, f"that operator is the first; compared with a trace made on {_class(reference)}"
             if ours.after == reference.after:
                 return None, (
                     f"step {ours.step} comes out here as in the trace that {_class(reference)} made: "
