@@ -146,7 +146,6 @@ class Machine:
 def is_runner(pid: int) -> bool:
     """Whether this process lives, and is a runner."""
     try:
-        with open(f"/proc/{pid}/comm") as comm:
-            return comm.read().strip() == "es:runner"
+        return Path(f"/proc/{pid}/comm").read_text().strip() == "es:runner"
     except OSError:
         return False
