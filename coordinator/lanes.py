@@ -24,22 +24,20 @@ def choose(workers: Sequence[str], alive: Alive, apart: Collection[Pair]) -> rec
     Args:
         apart: pairs whose connection broke a short while ago, nobody knows why.
     """
-    here = _records(workers, alive)
-    insisting = any(record.lane == "peer" for record in here)
-    return "store" if _obstacle(here) or (_broken(workers, alive, apart) and not insisting) else "peer"
+    return "store" if _obstacle(_records(workers, alive), apart) else "peer"
 
 
-def fitting(workers: Sequence[str], alive: Alive) -> tuple[list[str], str]:
+def fitting(workers: Sequence[str], alive: Alive, apart: Collection[Pair]) -> tuple[list[str], str]:
     """Those that can be members together, earlier ones first, and why not all of them: "" if they can.
 
     Only who insists on direct exchanges may stand in the way.
     """
-    obstacle = _clash(_records(workers, alive))
+    obstacle = _clash(_records(workers, alive), apart)
     if not obstacle:
         return list(workers), ""
     fit: list[records.WorkerRecord] = []
     for record in _records(workers, alive):
-        if not _clash([*fit, record]):
+        if not _clash([*fit, record], apart):
             fit.append(record)
     return [record.id for record in fit], obstacle
 
@@ -48,14 +46,14 @@ def _records(workers: Sequence[str], alive: Alive) -> list[records.WorkerRecord]
     return [alive[worker] for worker in workers if worker in alive]
 
 
-def _clash(here: Sequence[records.WorkerRecord]) -> str:
+def _clash(here: Sequence[records.WorkerRecord], apart: Collection[Pair]) -> str:
     insisting = [record.name for record in here if record.lane == "peer"]
-    obstacle = _obstacle(here) if insisting and len(here) > 1 else ""
+    obstacle = _obstacle(here, apart) if insisting and len(here) > 1 else ""
     return f"{insisting[0]} insists on exchanging with peers (--lane peer), but {obstacle}" if obstacle else ""
 
 
-def _obstacle(here: Sequence[records.WorkerRecord]) -> str:
-    """What keeps these from direct exchanges, by their own account: "" if nothing does."""
+def _obstacle(here: Sequence[records.WorkerRecord], apart: Collection[Pair]) -> str:
+    """What keeps these from direct exchanges: "" if nothing does."""
     names = {record.id: record.name for record in here}
     for record in here:
         if record.lane == "store":
@@ -65,9 +63,7 @@ def _obstacle(here: Sequence[records.WorkerRecord]) -> str:
         for other in record.unreached:
             if other in names:
                 return f"{record.name} cannot connect to {names[other]}"
+    for pair in apart:
+        if pair <= names.keys():
+            return f"the connection of {' and '.join(sorted(names[w] for w in pair))} broke a short while ago"
     return ""
-
-
-def _broken(workers: Sequence[str], alive: Alive, apart: Collection[Pair]) -> bool:
-    here = {worker for worker in workers if worker in alive}
-    return any(pair <= here for pair in apart)

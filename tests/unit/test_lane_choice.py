@@ -33,17 +33,23 @@ def test_a_connection_that_broke_a_short_while_ago_is_not_tried_again_yet() -> N
     assert lanes.choose("ac", workers(), APART) == "peer"
 
 
-def test_who_insists_on_peers_tries_again_at_once() -> None:
-    assert lanes.choose("abc", workers(c={"lane": "peer"}), APART) == "peer"
+def test_who_insists_on_peers_does_without_one_whose_connection_broke_a_short_while_ago() -> None:
+    alive = workers(a={"lane": "peer"})
+    fit, obstacle = lanes.fitting("abc", alive, APART)
+    assert fit == ["a", "c"]
+    assert obstacle == (
+        "a insists on exchanging with peers (--lane peer), but the connection of a and b broke a short while ago"
+    )
+    assert lanes.choose(fit, alive, APART) == "peer"
 
 
 def test_who_insists_on_peers_is_not_put_together_with_one_who_cannot() -> None:
     alive = workers(a={"lane": "peer"}, b={"lane": "store"})
-    assert lanes.fitting("abc", alive) == (
+    assert lanes.fitting("abc", alive, ()) == (
         ["a", "c"],
         "a insists on exchanging with peers (--lane peer), but b uses the object store only (--lane store)",
     )
-    assert lanes.fitting("bca", alive)[0] == ["b", "c"], "those who are members already stay"
+    assert lanes.fitting("bca", alive, ())[0] == ["b", "c"], "those who are members already stay"
     assert lanes.choose("bc", alive, ()) == "store"
 
 
@@ -55,13 +61,13 @@ def test_who_insists_on_peers_is_not_put_together_with_one_who_cannot() -> None:
     ],
 )
 def test_who_insists_is_told_what_is_in_the_way(change: dict[str, Any], why: str) -> None:
-    fit, obstacle = lanes.fitting("abc", workers(a={"lane": "peer"}, b=change))
+    fit, obstacle = lanes.fitting("abc", workers(a={"lane": "peer"}, b=change), ())
     assert fit == ["a", "c"]
     assert obstacle == f"a insists on exchanging with peers (--lane peer), but {why}"
 
 
 def test_who_insists_serves_alone_whatever_it_can_do() -> None:
-    assert lanes.fitting("a", workers(a={"lane": "peer", "address": ""})) == (["a"], "")
+    assert lanes.fitting("a", workers(a={"lane": "peer", "address": ""}), ()) == (["a"], "")
 
 
 def test_the_plan_names_the_lane(story: Story) -> None:
