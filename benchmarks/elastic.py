@@ -2,8 +2,8 @@
 
     python benchmarks/elastic.py [--only ddp recovery moves digest] [--torchft PYTHON]
 
-`ddp` is speed against PyTorch's DDP, `recovery` what a `kill -9` costs beside torchrun and torchft, `moves` what a leave
-and a join cost, `digest` what comparing states costs. Each part is a program of its own, with options of its own.
+`ddp` is speed against PyTorch's DDP, `recovery` what a `kill -9` costs beside torchrun and torchft, `moves` what a
+leave and a join cost, `digest` what comparing states costs. Each part is a program of its own, with its own options.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ def main() -> None:
     """Print the tables asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", choices=PARTS, nargs="+", default=list(PARTS))
-    parser.add_argument("--torchft", default="", metavar="PYTHON", help="an interpreter that has torchft: see recovery.py")
+    parser.add_argument(
+        "--torchft", default="", metavar="PYTHON", help="an interpreter that has torchft: see recovery.py"
+    )
     chosen = parser.parse_args()
     for name in chosen.only:
         print(f"\n## {name}", flush=True)

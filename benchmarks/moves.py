@@ -11,13 +11,14 @@ to get. Its import and build are not part of it: they happen while the others tr
 from __future__ import annotations
 
 import argparse
+import itertools
 import signal
 import statistics
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -27,9 +28,6 @@ from easyscale.coordinator import keys  # noqa: E402
 from easyscale.storage import trees  # noqa: E402
 from ledger import Finished, Ledger, watched  # noqa: E402
 from machine import Machine  # noqa: E402
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 WORKERS = 3
 STEPS = 100_000
@@ -56,12 +54,11 @@ class Move(NamedTuple):
 
 def standstill(steps: list[Finished], began: float, ended: float) -> tuple[float, float]:
     """The longest time without a finished step in this interval, less a usual one; and the usual one."""
-    times = [step.at for step in steps if step.at > began - 5.0]
     first: dict[int, float] = {}
     for step in steps:
         first.setdefault(step.fingerprint, step.at)  # a step counts when the first replica has finished it
     times = sorted(at for at in first.values() if at > began - 10.0)
-    gaps = list(zip(times, times[1:], strict=False))
+    gaps = list(itertools.pairwise(times))
     usual = statistics.median(after - before for before, after in gaps)
     around = [after - before for before, after in gaps if after > began and before < ended]
     return max(around) - usual, usual

@@ -13,7 +13,8 @@ The rivals are used as they come: torchrun with its default rendezvous timeouts 
 every 20 steps (as often as ours commits); torchft with the lighthouse options of its README. `--torchft` names an
 interpreter that has torchft beside this environment's packages:
 
-    python -m venv /tmp/torchft && echo .venv/lib/python3.*/site-packages > /tmp/torchft/lib/python3.*/site-packages/main.pth
+    python3.11 -m venv /tmp/torchft
+    echo $PWD/.venv/lib/python3.11/site-packages > /tmp/torchft/lib/python3.11/site-packages/main.pth
     /tmp/torchft/bin/pip install torchft
 
 With `--samples`, runs are kept in a file and those of earlier calls are counted.
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -280,7 +282,7 @@ def recovery(steps: list[tuple[float, int]], killed: float) -> tuple[float, int]
     """
     gaps = [
         (after[0] - before[0], before, after)
-        for before, after in zip(steps, steps[1:], strict=False)
+        for before, after in itertools.pairwise(steps)
         if after[0] > killed and before[0] < killed + SOON
     ]
     if not gaps or steps[-1][0] < killed + SOON:

@@ -38,8 +38,8 @@ def main() -> None:
     wrapped = DistributedDataParallel(manager, training.model)
     optimizer = Optimizer(manager, training.optimizer)
     sampler = DistributedSampler(
-        training.dataset, replica_rank=group, num_replica_groups=int(os.environ["GROUPS"]), group_rank=0, num_replicas=1,
-        seed=JOB.seed,
+        training.dataset, replica_rank=group, num_replica_groups=int(os.environ["GROUPS"]), group_rank=0,
+        num_replicas=1, seed=JOB.seed,
     )  # fmt: skip
     for batch in batches(training, sampler, 0):
         before = manager.current_step()

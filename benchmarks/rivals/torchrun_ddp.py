@@ -1,4 +1,4 @@
-"""What people run under `torchrun --nnodes=1:3`: DDP, a checkpoint every few steps, resumed whenever it is restarted."""
+"""What people run under `torchrun --nnodes=1:3`: DDP, a checkpoint every few steps, resumed when restarted."""
 
 from __future__ import annotations
 
