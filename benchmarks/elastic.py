@@ -9,6 +9,8 @@ leave and a join cost, `digest` what comparing states costs. Each part is a prog
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -59,6 +61,7 @@ def main() -> None:
         "--torchft", default="", metavar="PYTHON", help="an interpreter that has torchft: see recovery.py"
     )
     chosen = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing is left running
     for name in chosen.only:
         print(f"\n## {name}", flush=True)
         PARTS[name](chosen)

@@ -167,6 +167,7 @@ def main() -> None:
     parser.add_argument("--model", choices=MODELS, nargs="+")
     parser.add_argument("--moves", type=int, default=4)
     chosen = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing is left running
     tables(chosen.model, chosen.moves)
 
 
