@@ -7,6 +7,7 @@ beside these two behind the same protocol, `generation.Lane`.
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import msgspec
@@ -48,6 +49,17 @@ C = TypeVar("C", bound=Carried)
 
 class _Unmet:
     """A lane whose members never meet: all of them have the state to begin with, or load it from a commit."""
+
+    kind = "local"
+    waits = False
+    ran_out = False
+    sent = 0
+
+    def part(self) -> None:
+        """See `generation.Lane`."""
+
+    def close(self, *, finished: bool) -> None:
+        """See `generation.Lane`."""
 
     def meet(self) -> bool:
         """See `generation.Lane`."""
@@ -92,6 +104,8 @@ class StoreLane(_Unmet, Generic[C]):
         run: the membership. decode: bytes -> contribution.
     """
 
+    kind = "store"
+
     def __init__(self, store: ObjectStore, job: str, run: Run, decode: Callable[[bytes], C]) -> None:
         self._store = store
         self._run = run
@@ -100,8 +114,9 @@ class StoreLane(_Unmet, Generic[C]):
         self._step = -1
         self._received: dict[int, tuple[Control, C]] = {}
         self._damaged = 0
+        self.sent = 0
         self.mine: list[str] = []
-        """Keys of my objects that may still be wanted; to be removed once nobody is in this generation."""
+        """Keys of my objects that may still be wanted."""
 
     def _key(self, step: int, slot: int) -> str:
         return f"{self._prefix}/{step:012d}/{slot:05d}"
@@ -112,7 +127,9 @@ class StoreLane(_Unmet, Generic[C]):
         self._step, self._received = step, {}  # first: a failed send must not leave the last step's parts to be taken
         if key not in self.mine:
             self.mine.append(key)
-        self._store.put(key, pack(control, contribution.to_bytes()), durable=False)
+        data = pack(control, contribution.to_bytes())
+        self._store.put(key, data, durable=False)
+        self.sent += len(data)
         self._received[self._run.slot] = control, contribution
         while len(self.mine) > KEPT_STEPS:
             try:
@@ -121,6 +138,13 @@ class StoreLane(_Unmet, Generic[C]):
                 log.warning("lane.left", key=self.mine[0], error=str(error))
                 break
             del self.mine[0]
+
+    def close(self, *, finished: bool) -> None:
+        """See `generation.Lane`. What others may still want to read is left for `gc`."""
+        for key in self.mine if finished else []:
+            with suppress(EasyScaleError):
+                self._store.delete(key)
+        self.mine = []
 
     def poll(self, step: int) -> list[tuple[Control, C]] | None:
         """See `generation.Lane`."""

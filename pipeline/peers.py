@@ -48,9 +48,6 @@ POLL_SECONDS = 0.02
 GATHER_SECONDS = 0.05
 """From the first broken connection to the verdict: those who die together are named together."""
 
-PATIENCE_SECONDS = 60.0
-"""For everybody's part of a step, before a connection is taken for one that fell silent without breaking."""
-
 ALIGNMENT = 16
 """Elements. Parts begin at multiples of it, for the sake of vector instructions."""
 
@@ -84,15 +81,14 @@ class PeerLane:
 
     Args:
         job, run: which generation. ests: N.
-        host: of this worker: see `Rendezvous`. device: where contributions lie, and are to lie.
-        patience: see `PATIENCE_SECONDS`.
+        host: of this worker: see `Rendezvous`. device: where contributions lie.
+        patience: seconds for everybody's part of a step; after that the lane breaks without naming anybody.
     """
 
+    kind = "peer"
     waits = True
 
-    def __init__(
-        self, job: str, run: Run, ests: int, host: str, device: str = "cpu", patience: float = PATIENCE_SECONDS
-    ) -> None:
+    def __init__(self, job: str, run: Run, ests: int, host: str, device: str, patience: float) -> None:
         self._run, self._ests, self._host, self._device = run, ests, host, torch.device(device)
         self._patience = patience
         self._memory: dict[int, dict[Node, Value]] = {}
@@ -120,7 +116,7 @@ class PeerLane:
 
     @property
     def ran_out(self) -> bool:
-        """Whether patience did: nobody was lost, but nothing came."""
+        """See `generation.Lane`."""
         return self._verdict_at == 0.0
 
     def meet(self) -> bool:
@@ -164,12 +160,12 @@ class PeerLane:
         return gathered
 
     def part(self) -> None:
-        """All that I need of this generation has come: my end is no break."""
+        """See `generation.Lane`."""
         if self._links is not None and not self._lost:
             self._links.part()
 
-    def close(self) -> None:
-        """Let go of the peers. Afterwards nobody reads or writes what was sent or given."""
+    def close(self, *, finished: bool = True) -> None:  # noqa: ARG002 - nothing of mine lies anywhere
+        """See `generation.Lane`."""
         with self._closing:
             self._closed = True
         self._questions.put(None)
