@@ -112,10 +112,6 @@ class Ours:
         number = len(list((self.cluster.folder / "workers").glob("*")))
         self._machine.join(f"w{number}")
 
-    def members(self) -> int:
-        """Members of the current generation."""
-        return len(self.cluster.job(self._job).workers)
-
     def kill(self, number: int) -> None:
         """An agent, or a runner alone."""
         self.cluster.until(self._job, lambda now: len(now.workers) == WORKERS)
@@ -125,6 +121,7 @@ class Ours:
             return
         worker.signal(signal.SIGKILL)
         self._machine.workers.remove(worker)
+        worker.close()
         self._join()
 
     def numbered(self, steps: list[Finished]) -> list[tuple[float, int]]:
