@@ -11,7 +11,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from easyscale.coordinator.coordinator import Coordinator
 from easyscale.pipeline import committer, lanes, messages, runner, worker
 from easyscale.pipeline.lanes import LocalLane
@@ -24,6 +23,8 @@ from .virtual import Event, Queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from easyscale.coordinator.records import LaneChoice
 
     from .world import World
 
@@ -63,8 +64,6 @@ class SimRunner(runner.Runner):
 
     world: World
     process: RunnerProcess
-    peer: peers.PeerLane | None = None
-    patience: float
 
     def _prepare(self, message: messages.Prepare) -> None:
         world, job = self.world, self.world.jobs[message.job]
@@ -75,41 +74,24 @@ class SimRunner(runner.Runner):
         self._store = world.store
         self._spec = job.spec
         who = self.process.name
-        self._engine = Replica(  # type: ignore[assignment]
+        self._build = lambda: Replica(  # type: ignore[assignment, return-value]
             job.spec.ests,
             lambda step: world.story_of(job, step, self.process),
             lambda step, value: world.judge.stepped(job, step, value, who),
         )
+        self._engine = self._build()
         about = committer.About(message.job, NOBODY, NOBODY, job.spec.ests, {"class": "sim"})
         self._committer = committer.Committer(world.store, about, self._snapshot, self._channel.say)
         self._channel.on_answer = self._committer.answer
         here = peers.address(self.process) if self.process.agent.owner.lane != "store" else ""
         self._channel.say(messages.Ready(determinism="sim", description={}, probe="same", address=here))
 
-    def _lane(self, run: messages.Run) -> Any:
+    def _new_lane(self, run: messages.Run) -> Any:
         if len(run.members) == 1:
             return LocalLane[Part]()
         if run.lane == "peer":
-            self.peer = peers.PeerLane(self.process, run, self.patience)
-            return self.peer
-        lane = lanes.StoreLane(self._store, self._committer.job, run, Part.from_bytes)
-        self._leftovers = lane.mine
-        return lane
-
-    def _run(self, run: messages.Run) -> messages.Idle:
-        self.hang_up()
-        idle = super()._run(run)
-        if self.peer is not None:
-            self.peer.part()
-            if self.peer.ran_out:
-                self.patience *= 2
-        return idle
-
-    def hang_up(self) -> None:
-        """The lane of the last generation is open until the next one begins."""
-        if self.peer is not None:
-            self.peer.close()
-            self.peer = None
+            return peers.PeerLane(self.process, run, self._patience)
+        return lanes.StoreLane(self._store, self._committer.job, run, Part.from_bytes)
 
     def _snapshot(self, reuse: Any) -> Any:
         assert self._engine is not None
@@ -155,10 +137,9 @@ class RunnerProcess:
         environment = runner.Environment(fd=0, store="s3://sim", folder="/sim", device="sim", cache=False)
         self.world.channel = self.channel
         self.it = it = SimRunner(environment)
-        it.world, it.process, it.patience = self.world, self, self.world.lane_patience
+        it.world, it.process, it._patience = self.world, self, self.world.lane_patience
         try:
             it.main()
-            it.hang_up()
             self.how = "exited with status 0"
         except SystemExit:
             self.how = "exited with status 1"
@@ -230,7 +211,7 @@ class RunnerProcess:
 class SimWorker:
     """A machine with one agent and its runner."""
 
-    def __init__(self, world: World, name: str, lane: str) -> None:
+    def __init__(self, world: World, name: str, lane: LaneChoice) -> None:
         self.world, self.name, self.lane = world, name, lane
         rng = world.rng
         self.process = Process(
@@ -249,9 +230,9 @@ class SimWorker:
             ttl=self.world.worker_ttl,
             grace=20.0,
             hang_floor=self.world.hang_floor,
+            lane=self.lane,
         )
         self.it = worker.Worker(self.world.kv, self.world.store, options, None)  # type: ignore[arg-type]
-        self.it._agent.me = msgspec.structs.replace(self.it._agent.me, lane=self.lane)
         self.process.name = self.it.id
         self.it.run()
         self.world.note(f"{self.it.id} exits")

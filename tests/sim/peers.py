@@ -4,12 +4,11 @@ nobody when an end is stopped. It fails as `pipeline/peers.py` does: a break is 
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from easyscale.errors import LaneBrokenError
 from easyscale.pipeline.generation import Parcel
-
-from .training import Part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -17,11 +16,15 @@ if TYPE_CHECKING:
     from easyscale.pipeline import messages
 
     from .actors import RunnerProcess
+    from .training import Part
     from .world import World
 
 MEET_SECONDS = 10.0
 GATHER_SECONDS = 0.05
 LINGER_SECONDS = 1.0
+
+Turn = tuple[int, int]
+"""Step and round: what an exchange is about."""
 
 Group = dict[int, "PeerLane"]
 """Who has come to a meeting, by slot."""
@@ -35,6 +38,7 @@ class PeerLane:
         patience: seconds in which something must come.
     """
 
+    kind = "peer"
     waits = False
     sent = 0
 
@@ -43,7 +47,7 @@ class PeerLane:
         self.runner, self.run, self.slot = runner, run, run.slot
         self.group: Group = self.world.groups.setdefault((runner.job, run.generation), {})
         self.others = [slot for slot in range(len(run.members)) if slot != run.slot]
-        self.phase, self.step = "meeting", -1
+        self.phase, self._turn = "meeting", (-1, 0)
         self.finished = -1
         """The newest step of which everything has come."""
         self.broken: dict[int, str] = {}
@@ -53,8 +57,8 @@ class PeerLane:
         self._parted, self._closed = False, False
         self._goodbyes: set[int] = set()
         self._last: dict[int, float] = {}
-        self._parts: dict[int, tuple[Any, Part]] = {}
-        self._early: list[tuple[int, int, Any]] = []
+        self._parts: dict[int, tuple[Any, Any]] = {}
+        self._early: list[tuple[Turn, int, Any]] = []
         self._shards: dict[int, list[tuple[int, int]]] = {}
         self._giving: set[int] | None = None
         self._parcels: dict[int, Parcel] = {}
@@ -98,30 +102,37 @@ class PeerLane:
         self._listen(parcel is not None)
         return parcel
 
-    def send(self, step: int, control: Any, contribution: Part) -> None:
-        self.phase, self.step, self._since = "exchanging", step, self.world.hub.now
+    def send(self, step: int, control: Any, contribution: Part | None) -> None:
+        turn = step, control.round
+        self.phase, self._turn, self._since = "exchanging", turn, self.world.hub.now
         self._parts, self._shards = {}, {}
         for slot in self.others:
-            self._carry(slot, lambda other: other._receive(step, self.slot, (control, contribution)))
-        self._receive(step, self.slot, (control, contribution))
+            self._carry(slot, lambda other: other._receive(turn, self.slot, (control, contribution)))
+        self._receive(turn, self.slot, (control, contribution))
         early, self._early = self._early, []
         for message in early:
             self._receive(*message)
         self._happens("has sent its part")
 
-    def poll(self, step: int) -> list[tuple[Any, Part]] | None:
+    def poll(self, step: int) -> list[tuple[Any, Any]] | None:
         size = len(self.run.members)
-        whole = len(self._parts) == size and len(self._shards) == size
+        between = self._turn[1] > 0
+        whole = len(self._parts) == size and (between or len(self._shards) == size)
         if not whole:
             self._listen(False)
             if self.world.hub.now - self._since > self._patience:
                 self.ran_out = True
                 raise LaneBrokenError((), f"nothing has come from peers for {self._patience:g} s")
             return None
+        if between:
+            return [self._parts[slot] for slot in range(size)]
         self.finished = step
         self._happens("has everything of a step")
-        root = Part(tuple(sorted(pair for shard in self._shards.values() for pair in shard)))
-        return [(self._parts[slot][0], root if slot == 0 else Part(())) for slot in range(size)]
+        root = tuple(sorted(pair for shard in self._shards.values() for pair in shard))
+        return [
+            (control, replace(part, values=root if slot == 0 else ()))
+            for slot, (control, part) in sorted(self._parts.items())
+        ]
 
     def part(self) -> None:
         """All that I need has come: my end is no break."""
@@ -130,8 +141,9 @@ class PeerLane:
             for slot in self.others:
                 self._carry(slot, lambda other: other._goodbyes.add(self.slot))
 
-    def close(self) -> None:
+    def close(self, *, finished: bool) -> None:
         """Let go of the others, who have a second to take what was sent."""
+        del finished
         hub = self.world.hub
         end = hub.now + LINGER_SECONDS
         while self._parted and hub.now < end and not all(s in self._goodbyes or s in self.broken for s in self.others):
@@ -174,33 +186,33 @@ class PeerLane:
         else:
             call(other)
 
-    def _receive(self, step: int, slot: int, part: tuple[Any, Part]) -> None:
+    def _receive(self, turn: Turn, slot: int, part: tuple[Any, Any]) -> None:
         """A member's part; with the last one my share of the root is finished, and goes to everybody."""
-        if step != self.step:
-            self._early.append((step, slot, part))
+        if turn != self._turn:
+            self._early.append((turn, slot, part))
             return
         self._parts[slot] = part
         size = len(self.run.members)
-        if len(self._parts) == size:
+        if len(self._parts) == size and not turn[1]:
             pairs = [pair for _, contribution in self._parts.values() for pair in contribution.values]
             shard = [(est, value) for est, value in pairs if est % size == self.slot]
             self._shards[self.slot] = shard
             for other in self.others:
                 self.world.hub.at(
-                    self.world.hub.now + self.world.rng.uniform(0.0, 0.02), self._finish, step, other, shard
+                    self.world.hub.now + self.world.rng.uniform(0.0, 0.02), self._finish, turn, other, shard
                 )
 
-    def _finish(self, step: int, slot: int, shard: list[tuple[int, int]]) -> None:
+    def _finish(self, turn: Turn, slot: int, shard: list[tuple[int, int]]) -> None:
         process = self.runner.process
         if not self._here:
             return  # it died, or turned away, when only some had got it
         if process.stopped_until > self.world.hub.now:
-            self.world.hub.at(process.stopped_until, self._finish, step, slot, shard)
+            self.world.hub.at(process.stopped_until, self._finish, turn, slot, shard)
             return
-        self._carry(slot, lambda other: other._finished(step, self.slot, shard))
+        self._carry(slot, lambda other: other._finished(turn, self.slot, shard))
 
-    def _finished(self, step: int, slot: int, shard: list[tuple[int, int]]) -> None:
-        if step == self.step:
+    def _finished(self, turn: Turn, slot: int, shard: list[tuple[int, int]]) -> None:
+        if turn == self._turn:
             self._shards[slot] = shard
 
     def _hand(self, slot: int, parcel: Parcel) -> None:
