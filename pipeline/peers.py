@@ -97,6 +97,7 @@ class PeerLane:
         self._patience = patience
         self._memory: dict[int, dict[Node, Value]] = {}
         self._asked: dict[str, float] = {}
+        self._round = 0
         self._answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
         self._heard: dict[str, Any] = {}
         self._lost: dict[int, str] = {}
@@ -149,15 +150,19 @@ class PeerLane:
         taken: Parcel | None = self._listen("take")
         return taken
 
-    def send(self, step: int, control: Control, contribution: Contribution) -> None:
+    def send(self, step: int, control: Control, contribution: Contribution | None) -> None:
         """See `generation.Lane`. The contribution's memory is used until `poll` has answered, or `close` returned."""
-        mine = self._staged(contribution)
-        self._ask(f"step {step}", lambda links: self._exchange(links, step, control, mine))
+        self._round = control.round
+        if contribution is None:
+            self._ask(self._question(step), lambda links: self._confer(links, step, control))
+        else:
+            mine = self._staged(contribution)
+            self._ask(self._question(step), lambda links: self._exchange(links, step, control, mine))
 
-    def poll(self, step: int) -> list[tuple[Control, Contribution]] | None:
+    def poll(self, step: int) -> list[tuple[Control, Any]] | None:
         """See `generation.Lane`. The first part has the finished root, in the memory of the contribution sent."""
-        question = f"step {step}"
-        gathered: list[tuple[Control, Contribution]] | None = self._listen(question)
+        question = self._question(step)
+        gathered: list[tuple[Control, Any]] | None = self._listen(question)
         if gathered is None and time.monotonic() - self._asked[question] > self._patience:
             self._verdict_at = 0.0
             raise LaneBrokenError((), f"nothing has come from peers for {self._patience:.0f} s, nor did they go")
@@ -178,6 +183,9 @@ class PeerLane:
             if self._nccl is not None:
                 self._nccl.abort()
             self._thread.join()
+
+    def _question(self, step: int) -> str:
+        return f"round {self._round}" if self._round else f"step {step}"
 
     def _ask(self, question: str, do: Callable[[Links], Any]) -> None:
         """Have the helper do something, once."""
@@ -288,6 +296,18 @@ class PeerLane:
         parts[0] = first, replace(contribution, nodes={(0, self._ests): root})
         return [parts[slot] for slot in sorted(parts)]
 
+    def _confer(self, links: Links, step: int, control: Control) -> list[tuple[Control, None]]:
+        """Control records alone, between two steps."""
+        frames = Frames(links, NOTE)
+        frames.send(links.peers, _encoder.encode(Note(step, control, b"", {}, b"")))
+        said = {links.slot: control}
+        for peer in links.peers:
+            said[peer] = self._read(frames.receive(peer), peer, step).control
+            if said[peer].round != control.round:
+                raise Damaged(peer, f"slot {peer} confers in round {said[peer].round}, not {control.round}")
+        frames.settle()
+        return [(said[slot], None) for slot in sorted(said)]
+
     def _part(self, value: Value, slot: int) -> Value:
         """The part of flat gradients that belongs to a slot."""
         size = len(self._run.members)
@@ -310,15 +330,30 @@ class PeerLane:
             Damaged: it is none, or is not about this step.
         """
         member = self._run.members[peer]
+        note = self._read(data, peer, step)
         try:
-            note = _decoder.decode(data)
             extra = Contribution.from_bytes(note.extra) if note.extra else Contribution(step, {}, b"")
-        except (msgspec.DecodeError, CorruptError) as error:
+        except CorruptError as error:
             raise Damaged(peer, f"slot {peer} ({member.worker}) sent a damaged note: {error}") from error
         ests, used = set(range(member.first, member.last)), len(mine.used)
-        if (note.step, note.control.slot, set(note.losses), len(note.used)) != (step, peer, ests, used):
+        if (note.control.round, set(note.losses), len(note.used)) != (0, ests, used):
             raise Damaged(peer, f"slot {peer} ({member.worker}) sent a note that is not its own for step {step}")
         return note.control, replace(extra, used=note.used, losses=note.losses)
+
+    def _read(self, data: bytes, peer: int, step: int) -> Note:
+        """A peer's note.
+
+        Raises:
+            Damaged: it is none, or is not about this step.
+        """
+        worker = self._run.members[peer].worker
+        try:
+            note = _decoder.decode(data)
+        except msgspec.DecodeError as error:
+            raise Damaged(peer, f"slot {peer} ({worker}) sent a damaged note: {error}") from error
+        if (note.step, note.control.slot) != (step, peer):
+            raise Damaged(peer, f"slot {peer} ({worker}) sent a note that is not its own for step {step}")
+        return note
 
 
 def _all(values: Iterable[Value]) -> Value:
