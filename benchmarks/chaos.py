@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import tempfile
 from collections import Counter
@@ -97,6 +98,7 @@ def main() -> int:
     parser.add_argument("--services", choices=("embedded", "etcd"), default="embedded")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
     chosen = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing is left running
     env = {"JOB_PACE": "0.02"} if chosen.model == "small" else {}
     with tempfile.TemporaryDirectory(prefix="easyscale-chaos-") as scratch:
         options = {"services": chosen.services, "seed": chosen.seed, "workers": chosen.workers, "env": env}

@@ -33,6 +33,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Args:
         step: steps done, the step number of the state it holds.
         started: the step at which its generation began.
+        lane, sent: how its generation exchanges partials (`local`: it is alone), and bytes sent in the last step.
         loss, lr: of the last step; `samples_per_second` over the last seconds; `step_seconds` of the last step.
     """
 
@@ -44,7 +45,11 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     lr: float | None = None
     samples_per_second: float = 0.0
     step_seconds: float = 0.0
+    lane: str = ""
+    sent: int = 0
 
+
+LaneChoice = Literal["auto", "peer", "store"]
 
 LaneKind = Literal["peer", "store"]
 """How the members of a generation exchange partials: directly, or through the object store. Never visible in bits."""
@@ -92,7 +97,7 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     leaving: bool = False
     only: str | None = None
     beat: int = 0
-    lane: Literal["auto", "peer", "store"] = "auto"
+    lane: LaneChoice = "auto"
     address: str = ""
     unreached: tuple[str, ...] = ()
     broken: Broken | None = None

@@ -121,6 +121,38 @@ class Lane(Protocol):
     All methods may raise `UnavailableError` (try again) and `LaneBrokenError` (this generation is over).
     """
 
+    @property
+    def kind(self) -> str:
+        """`local`, `peer` or `store`."""
+        ...
+
+    @property
+    def waits(self) -> bool:
+        """Whether calls wait for what is not there yet, so that nobody needs to in between."""
+        ...
+
+    @property
+    def sent(self) -> int:
+        """Bytes sent so far."""
+        ...
+
+    @property
+    def ran_out(self) -> bool:
+        """Whether it broke only because nothing came for too long."""
+        ...
+
+    def part(self) -> None:
+        """The generation ended by common decision: that I go now is no break."""
+        ...
+
+    def close(self, *, finished: bool) -> None:
+        """Let go of everything. Afterwards nobody reads or writes what was sent or given.
+
+        Args:
+            finished: the others need nothing of mine any more.
+        """
+        ...
+
     def meet(self) -> bool:
         """Whether all members are here; call again until they are. May wait for some milliseconds."""
         ...
@@ -263,7 +295,7 @@ class Generation:
             yield Wait()
             if session.broken:
                 raise _OverError
-            began, step = self.clock(), replica.step
+            began, sent, step = self.clock(), self.lane.sent, replica.step
             self.say(messages.Computing())
             watch = session.audited(session.run.slot, step)
             contribution = replica.compute(range(member.first, member.last), watch)
@@ -279,9 +311,11 @@ class Generation:
             self.commits.record(report)
             now = self.clock()
             decision = session.decide(replica.step, controls, now)
-            self._tell(report, rate.step(now), now - began)
+            self._tell(report, rate.step(now), now - began, self.lane.sent - sent)
             if (decision.commit or decision.stop) and not session.alone:  # before anybody else relies on this state
                 yield from self._settle((yield from self._confer(sums=replica.sums())))
+            if decision.stop is not None:
+                self.lane.part()
             if decision.stop == "done":
                 break
             metrics = self._evaluate() if self._due() else {}
@@ -335,7 +369,7 @@ class Generation:
             if not waited:
                 self.say(messages.Waiting())
                 waited = True
-            yield Wait(delay)
+            yield Wait(0.0 if self.lane.waits else delay)
             delay = min(delay * 1.5, LAST_POLL_SECONDS)
 
     def _control(self, gradient: bytes) -> Control:
@@ -365,7 +399,7 @@ class Generation:
             if not waited:
                 self.say(messages.Waiting())
                 waited = True
-            yield Wait(delay)
+            yield Wait(0.0 if self.lane.waits else delay)
             delay = min(delay * 1.5, LAST_POLL_SECONDS)
 
     def _insist(self, call: Callable[[], Any]) -> Generator[Wait, None, Any]:
@@ -510,7 +544,7 @@ class Generation:
                 begun = True
             yield Wait(LAST_POLL_SECONDS / 5)
 
-    def _tell(self, report: StepReport, rate: float, seconds: float) -> None:
+    def _tell(self, report: StepReport, rate: float, seconds: float, sent: int) -> None:
         run = self.session.run
         self.say(
             messages.Stepped(
@@ -523,6 +557,8 @@ class Generation:
                     lr=report.lr[0] if report.lr else None,
                     samples_per_second=round(rate, 2),
                     step_seconds=round(seconds, 6),
+                    lane=self.lane.kind,
+                    sent=sent,
                 )
             )
         )

@@ -7,6 +7,7 @@ beside these two behind the same protocol, `generation.Lane`.
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -49,6 +50,17 @@ C = TypeVar("C", bound=Carried)
 
 class _Unmet:
     """A lane whose members never meet: all of them have the state to begin with, or load it from a commit."""
+
+    kind = "local"
+    waits = False
+    ran_out = False
+    sent = 0
+
+    def part(self) -> None:
+        """See `generation.Lane`."""
+
+    def close(self, *, finished: bool) -> None:
+        """See `generation.Lane`."""
 
     def meet(self) -> bool:
         """See `generation.Lane`."""
@@ -94,6 +106,8 @@ class StoreLane(_Unmet, Generic[C]):
         run: the membership. decode: bytes -> contribution.
     """
 
+    kind = "store"
+
     def __init__(self, store: ObjectStore, job: str, run: Run, decode: Callable[[bytes], C]) -> None:
         self._store = store
         self._run = run
@@ -102,8 +116,9 @@ class StoreLane(_Unmet, Generic[C]):
         self._step, self._round = -1, 0
         self._received: dict[int, tuple[Control, Any]] = {}
         self._damaged = 0
+        self.sent = 0
         self.mine: list[str] = []
-        """Keys of my objects that may still be wanted; to be removed once nobody is in this generation."""
+        """Keys of my objects that may still be wanted."""
 
     def _key(self, step: int, slot: int) -> str:
         between = f"-{self._round:08d}" if self._round else ""
@@ -116,7 +131,9 @@ class StoreLane(_Unmet, Generic[C]):
         key = self._key(step, self._run.slot)
         if key not in self.mine:
             self.mine.append(key)
-        self._store.put(key, pack(control, contribution.to_bytes() if contribution is not None else b""), durable=False)
+        data = pack(control, contribution.to_bytes() if contribution is not None else b"")
+        self._store.put(key, data, durable=False)
+        self.sent += len(data)
         self._received[self._run.slot] = control, contribution
         while len(self.mine) > KEPT_STEPS:
             try:
@@ -125,6 +142,13 @@ class StoreLane(_Unmet, Generic[C]):
                 log.warning("lane.left", key=self.mine[0], error=str(error))
                 break
             del self.mine[0]
+
+    def close(self, *, finished: bool) -> None:
+        """See `generation.Lane`. What others may still want to read is left for `gc`."""
+        for key in self.mine if finished else []:
+            with suppress(EasyScaleError):
+                self._store.delete(key)
+        self.mine = []
 
     def poll(self, step: int) -> list[tuple[Control, Any]] | None:
         """See `generation.Lane`."""

@@ -48,9 +48,6 @@ POLL_SECONDS = 0.02
 GATHER_SECONDS = 0.05
 """From the first broken connection to the verdict: those who die together are named together."""
 
-PATIENCE_SECONDS = 60.0
-"""For everybody's part of a step, before a connection is taken for one that fell silent without breaking."""
-
 ALIGNMENT = 16
 """Elements. Parts begin at multiples of it, for the sake of vector instructions."""
 
@@ -84,20 +81,19 @@ class PeerLane:
 
     Args:
         job, run: which generation. ests: N.
-        host: of this worker: see `Rendezvous`. device: where contributions lie, and are to lie.
-        patience: see `PATIENCE_SECONDS`.
+        host: of this worker: see `Rendezvous`. device: where contributions lie.
+        patience: seconds for everybody's part of a step; after that the lane breaks without naming anybody.
     """
 
+    kind = "peer"
     waits = True
 
-    def __init__(
-        self, job: str, run: Run, ests: int, host: str, device: str = "cpu", patience: float = PATIENCE_SECONDS
-    ) -> None:
+    def __init__(self, job: str, run: Run, ests: int, host: str, device: str, patience: float) -> None:
         self._run, self._ests, self._host, self._device = run, ests, host, torch.device(device)
         self._patience = patience
         self._memory: dict[int, dict[Node, Value]] = {}
         self._asked: dict[str, float] = {}
-        self._round = 0
+        self._question = ""
         self._answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
         self._heard: dict[str, Any] = {}
         self._lost: dict[int, str] = {}
@@ -121,7 +117,7 @@ class PeerLane:
 
     @property
     def ran_out(self) -> bool:
-        """Whether patience did: nobody was lost, but nothing came."""
+        """See `generation.Lane`."""
         return self._verdict_at == 0.0
 
     def meet(self) -> bool:
@@ -152,16 +148,17 @@ class PeerLane:
 
     def send(self, step: int, control: Control, contribution: Contribution | None) -> None:
         """See `generation.Lane`. The contribution's memory is used until `poll` has answered, or `close` returned."""
-        self._round = control.round
+        self._question = f"step {step} {control.round}"
         if contribution is None:
-            self._ask(self._question(step), lambda links: self._confer(links, step, control))
+            self._ask(self._question, lambda links: self._confer(links, step, control))
         else:
             mine = self._staged(contribution)
-            self._ask(self._question(step), lambda links: self._exchange(links, step, control, mine))
+            self._ask(self._question, lambda links: self._exchange(links, step, control, mine))
 
     def poll(self, step: int) -> list[tuple[Control, Any]] | None:
         """See `generation.Lane`. The first part has the finished root, in the memory of the contribution sent."""
-        question = self._question(step)
+        question = self._question
+        assert question.startswith(f"step {step} "), f"step {step} was not sent, but {question}"
         gathered: list[tuple[Control, Any]] | None = self._listen(question)
         if gathered is None and time.monotonic() - self._asked[question] > self._patience:
             self._verdict_at = 0.0
@@ -169,12 +166,12 @@ class PeerLane:
         return gathered
 
     def part(self) -> None:
-        """All that I need of this generation has come: my end is no break."""
+        """See `generation.Lane`."""
         if self._links is not None and not self._lost:
             self._links.part()
 
-    def close(self) -> None:
-        """Let go of the peers. Afterwards nobody reads or writes what was sent or given."""
+    def close(self, *, finished: bool = True) -> None:  # noqa: ARG002 - nothing of mine lies anywhere
+        """See `generation.Lane`."""
         with self._closing:
             self._closed = True
         self._questions.put(None)
@@ -183,9 +180,6 @@ class PeerLane:
             if self._nccl is not None:
                 self._nccl.abort()
             self._thread.join()
-
-    def _question(self, step: int) -> str:
-        return f"round {self._round}" if self._round else f"step {step}"
 
     def _ask(self, question: str, do: Callable[[Links], Any]) -> None:
         """Have the helper do something, once."""
@@ -296,16 +290,14 @@ class PeerLane:
         parts[0] = first, replace(contribution, nodes={(0, self._ests): root})
         return [parts[slot] for slot in sorted(parts)]
 
-    def _confer(self, links: Links, step: int, control: Control) -> list[tuple[Control, None]]:
-        """Control records alone, between two steps."""
+    def _confer(self, links: Links, step: int, control: Control) -> list[tuple[Control, Any]]:
+        """Control records only, between two steps."""
+        nothing = Contribution(step, {}, b"")
         frames = Frames(links, NOTE)
-        frames.send(links.peers, _encoder.encode(Note(step, control, b"", {}, b"")))
-        said = {links.slot: control}
-        for peer in links.peers:
-            said[peer] = self._read(frames.receive(peer), peer, step).control
-            if said[peer].round != control.round:
-                raise Damaged(peer, f"slot {peer} confers in round {said[peer].round}, not {control.round}")
+        frames.send(links.peers, _encoder.encode(_note(step, control, nothing)))
+        said = {peer: self._checked(frames.receive(peer), peer, step, nothing)[0] for peer in links.peers}
         frames.settle()
+        said[links.slot] = control
         return [(said[slot], None) for slot in sorted(said)]
 
     def _part(self, value: Value, slot: int) -> Value:
@@ -330,30 +322,15 @@ class PeerLane:
             Damaged: it is none, or is not about this step.
         """
         member = self._run.members[peer]
-        note = self._read(data, peer, step)
-        try:
-            extra = Contribution.from_bytes(note.extra) if note.extra else Contribution(step, {}, b"")
-        except CorruptError as error:
-            raise Damaged(peer, f"slot {peer} ({member.worker}) sent a damaged note: {error}") from error
-        ests, used = set(range(member.first, member.last)), len(mine.used)
-        if (note.control.round, set(note.losses), len(note.used)) != (0, ests, used):
-            raise Damaged(peer, f"slot {peer} ({member.worker}) sent a note that is not its own for step {step}")
-        return note.control, replace(extra, used=note.used, losses=note.losses)
-
-    def _read(self, data: bytes, peer: int, step: int) -> Note:
-        """A peer's note.
-
-        Raises:
-            Damaged: it is none, or is not about this step.
-        """
-        worker = self._run.members[peer].worker
         try:
             note = _decoder.decode(data)
-        except msgspec.DecodeError as error:
-            raise Damaged(peer, f"slot {peer} ({worker}) sent a damaged note: {error}") from error
-        if (note.step, note.control.slot) != (step, peer):
-            raise Damaged(peer, f"slot {peer} ({worker}) sent a note that is not its own for step {step}")
-        return note
+            extra = Contribution.from_bytes(note.extra) if note.extra else Contribution(step, {}, b"")
+        except (msgspec.DecodeError, CorruptError) as error:
+            raise Damaged(peer, f"slot {peer} ({member.worker}) sent a damaged note: {error}") from error
+        ests, used = set(range(member.first, member.last)) if mine.nodes else set(), len(mine.used)
+        if (note.step, note.control.slot, set(note.losses), len(note.used)) != (step, peer, ests, used):
+            raise Damaged(peer, f"slot {peer} ({member.worker}) sent a note that is not its own for step {step}")
+        return note.control, replace(extra, used=note.used, losses=note.losses)
 
 
 def _all(values: Iterable[Value]) -> Value:

@@ -30,6 +30,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         committed: step of the newest commit; state_digest, manifest and metrics are that commit's.
         desired: what the user wants: `running`, `paused` or `cancelled`.
         workers: names of the members of the current generation.
+        lane, sent_per_step: how partials travel (`peer`, `store`, `local`), and bytes that slot 0 sent in a step.
         loss, lr, samples_per_second: of the last step heard of.
         attempts: ended attempts by cause.
         recoveries: the newest ones, oldest first.
@@ -55,6 +56,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     loss: float | None
     lr: float | None
     samples_per_second: float
+    lane: str
+    sent_per_step: int
     attempts: dict[str, int]
     recoveries: list[records.Recovery]
     damage: list[str]
@@ -94,6 +97,8 @@ def summarize(view: views.JobView) -> Summary:
         loss=progress.loss,
         lr=progress.lr,
         samples_per_second=progress.samples_per_second if running else 0.0,
+        lane=progress.lane,
+        sent_per_step=progress.sent,
         attempts=status.attempts,
         recoveries=list(status.recoveries),
         damage=list(status.damage),

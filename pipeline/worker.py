@@ -51,6 +51,7 @@ class WorkerOptions:
         name: for people; the id adds a boot nonce. device: `cpu` or `cuda:N`.
         folder: logs, unpacked code, cached blobs.
         only: the one job it serves; None: any.
+        lane: how it exchanges: see `records.WorkerRecord`. host: where peers reach this machine.
         ttl: seconds of its lease. grace: seconds to leave in. hang_floor: see `hang.HangWatch`.
     """
 
@@ -58,6 +59,8 @@ class WorkerOptions:
     device: str
     folder: Path
     only: str | None = None
+    lane: records.LaneChoice = "auto"
+    host: str = "127.0.0.1"
     ttl: float = LEASE_SECONDS
     grace: float = 25.0
     hang_floor: float = 120.0
@@ -83,6 +86,7 @@ class Worker:
             kind=device_kind(options.device),
             memory=memory_bytes(),
             only=options.only,
+            lane=options.lane,
         )
         self._agent = Agent(me, hang_floor=options.hang_floor, grace=options.grace)
         self._keeper = LeaseKeeper(kv, options.ttl, self._on_lost)
@@ -239,6 +243,7 @@ class Worker:
                 device=options.device,
                 folder=options.folder,
                 cache=not self._store.address.startswith("file:"),
+                host="" if options.lane == "store" else options.host,
                 log=path,
                 on_message=lambda message: self._on_message(mine, message),
                 on_exit=lambda how: self._events.put(lambda _: self._exited(mine, how)),

@@ -82,12 +82,10 @@ class SimRunner(runner.Runner):
         self._channel.on_answer = self._committer.answer
         self._channel.say(messages.Ready(determinism="sim", description={}, probe="same"))
 
-    def _lane(self, run: messages.Run) -> Any:
+    def _new_lane(self, run: messages.Run) -> Any:
         if len(run.members) == 1:
             return LocalLane[Part]()
-        lane = lanes.StoreLane(self._store, self._committer.job, run, Part.from_bytes)
-        self._leftovers = lane.mine
-        return lane
+        return lanes.StoreLane(self._store, self._committer.job, run, Part.from_bytes)
 
     def _snapshot(self, reuse: Any) -> Any:
         assert self._engine is not None

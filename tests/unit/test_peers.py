@@ -6,12 +6,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
 from easyscale.coordinator.records import Member
-from easyscale.errors import LaneBrokenError
-from easyscale.pipeline import messages, rendezvous
-from easyscale.pipeline.contribution import Contribution
-from easyscale.pipeline.generation import Parcel
+from easyscale.pipeline import messages
 from easyscale.pipeline.peers import PeerLane
 from easyscale.pipeline.rendezvous import Rendezvous
 from easyscale.pipeline.session import Control
@@ -19,7 +15,9 @@ from easyscale.pipeline.session import Control
 from tests import toys
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Iterator
+
+    from easyscale.pipeline.contribution import Contribution
 
 HOST = "127.0.0.1"
 PATIENCE = 30.0
@@ -37,21 +35,27 @@ class Crowd:
     """The lanes of a generation's members, all in this process."""
 
     def __init__(self, sizes: list[int], present: list[int] | None = None) -> None:
-        self.place = Rendezvous(HOST)
+        self.place, self.patience = Rendezvous(HOST), 3600.0
         ranges = toys.ranges(sizes)
         members = tuple(Member(f"w{i}", part.start, part.stop) for i, part in enumerate(ranges))
         self.ests, self.ranges = sum(sizes), ranges
         self.runs = [
             messages.Run(
-                generation=3, members=members, slot=slot, step=0, base=messages.Base(), lane="peer",
-                addresses=(self.place.address,) * len(sizes), gpus=("",) * len(sizes),
-            )  # fmt: skip
+                generation=3,
+                members=members,
+                slot=slot,
+                step=0,
+                base=messages.Base(),
+                lane="peer",
+                addresses=(self.place.address,) * len(sizes),
+                gpus=("",) * len(sizes),
+            )
             for slot in range(len(sizes))
         ]
         self.lanes = {slot: self.lane(slot) for slot in (range(len(sizes)) if present is None else present)}
 
     def lane(self, slot: int) -> PeerLane:
-        return PeerLane("job", self.runs[slot], self.ests, HOST)
+        return PeerLane("job", self.runs[slot], self.ests, HOST, "cpu", self.patience)
 
     def meet(self) -> Crowd:
         for lane in self.lanes.values():

@@ -11,7 +11,7 @@ import torch
 import toys
 from easyscale.coordinator import ranges
 from easyscale.errors import DivergenceError, WrongReplicaError
-from easyscale.pipeline import messages
+from easyscale.pipeline import determinism, messages
 from easyscale.pipeline.contribution import Contribution
 from easyscale.pipeline.generation import Generation
 from easyscale.pipeline.lanes import StoreLane
@@ -46,7 +46,9 @@ class Commits:
 class Member:
     """A replica and its generation. `spoil(engine)` is called whenever it is about to wait for something."""
 
-    def __init__(self, store: MemoryStore, slot: int, members: int, spoil: Callable[[Engine], None] | None) -> None:
+    def __init__(
+        self, store: MemoryStore, slot: int, members: int, spoil: Callable[[Engine], None] | None, audit_every: int
+    ) -> None:
         run = messages.Run(
             generation=1, members=ranges.even(4, [f"w{i}" for i in range(members)]), slot=slot, step=0,
             base=messages.Base(),
@@ -54,7 +56,7 @@ class Member:
         self.engine, self.commits, self.spoil, self.restored = toys.engine(toys.cnn, SPEC), Commits(), spoil, 0
         self.said: list[messages.FromRunner] = []
         lane = StoreLane(store, "job", run, Contribution.from_bytes)
-        session = Session(run, TOTAL, commit_every=1000, check_every=CHECK, audit_every=7)
+        session = Session(run, TOTAL, commit_every=1000, check_every=CHECK, audit_every=audit_every)
         self.generation = Generation(
             session, self.engine, lane, self.commits, self.said.append, lambda: 0.0, 12, self.restore
         )
@@ -79,10 +81,15 @@ class Member:
             self.end = error
 
 
-def run(members: int, wrong: int | None, spoil: Callable[[Engine], None] | None) -> list[Member]:
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    determinism.configure(1)
+
+
+def run(members: int, wrong: int | None, spoil: Callable[[Engine], None] | None, audit_every: int = 0) -> list[Member]:
     """All members to their ends; `spoil` happens to one of them."""
     store = MemoryStore()
-    crowd = [Member(store, slot, members, spoil if slot == wrong else None) for slot in range(members)]
+    crowd = [Member(store, slot, members, spoil if slot == wrong else None, audit_every) for slot in range(members)]
     for _ in range(4000):
         for member in crowd:
             member.go()
@@ -133,7 +140,7 @@ def buffer(engine: Engine) -> torch.Tensor:
 
 
 def test_replicas_that_are_equal_come_to_the_end_and_recompute_nothing() -> None:
-    crowd = run(3, None, None)
+    crowd = run(3, None, None, audit_every=7)
     assert [member.end.reason for member in crowd] == ["done"] * 3
     assert [member.restored for member in crowd] == [0, 0, 0]
     assert {toys.digest(member.engine) for member in crowd} == {undisturbed(TOTAL)}
@@ -230,7 +237,7 @@ def test_a_wrong_gradient_is_found_by_the_audit_before_it_is_applied(members: in
     est = Session(run_of, TOTAL, audit_every=7).audited(wrong, 7)
     assert est is not None
     before = est - run_of.members[wrong].first
-    crowd = run(members, wrong, wrong_gradients(before + 1, 7))
+    crowd = run(members, wrong, wrong_gradients(before + 1, 7), audit_every=7)
     culprit = crowd.pop(wrong)
     assert isinstance(culprit.end, WrongReplicaError), culprit.end
     assert f"step 7: the gradient of EST {est} was computed with different results; 0.weight: " in str(culprit.end)
@@ -253,7 +260,7 @@ def test_an_auditor_in_the_wrong_is_found_as_well() -> None:
 
             engine.gradient_sums = wrongly
 
-    crowd = run(2, 1, once)
+    crowd = run(2, 1, once, audit_every=7)
     assert len(calls) == 3
     assert isinstance(crowd[1].end, WrongReplicaError)
     assert crowd[0].end == messages.Idle(generation=1, held=7, reason="yield")
@@ -291,6 +298,14 @@ def test_a_flip_that_no_loss_tells_of_is_undone_though_nobody_can_be_blamed() ->
         assert {toys.digest(member.engine) for member in crowd} == {undisturbed(TOTAL)}
     else:
         assert isinstance(crowd[1].end, WrongReplicaError)
+
+
+def test_a_gradient_from_a_wrong_state_is_no_matter_for_the_audit() -> None:
+    """The states are looked at first: else it would be two against two."""
+    crowd = run(2, 1, once_at(6, parameter), audit_every=7)
+    assert isinstance(crowd[1].end, WrongReplicaError)
+    assert "step 7: the states of 2 workers differ" in str(crowd[1].end)
+    assert toys.digest(crowd[0].engine) == undisturbed(7)
 
 
 def test_sums_that_differ_where_the_states_do_not_are_no_difference() -> None:
