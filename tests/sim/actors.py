@@ -71,11 +71,12 @@ class SimRunner(runner.Runner):
         self._store = world.store
         self._spec = job.spec
         who = self.process.name
-        self._engine = Replica(  # type: ignore[assignment]
+        self._build = lambda: Replica(  # type: ignore[assignment, return-value]
             job.spec.ests,
             lambda step: world.story_of(job, step, self.process),
             lambda step, value: world.judge.stepped(job, step, value, who),
         )
+        self._engine = self._build()
         about = committer.About(message.job, NOBODY, NOBODY, job.spec.ests, {"class": "sim"})
         self._committer = committer.Committer(world.store, about, self._snapshot, self._channel.say)
         self._channel.on_answer = self._committer.answer
