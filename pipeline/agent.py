@@ -15,6 +15,7 @@ import structlog
 
 from ..coordinator import keys, records
 from ..coordinator.kv import Delete, Put, absent, unchanged
+from ..coordinator.quarantine import device_of
 from ..coordinator.transactions import Txn
 from . import messages
 from .actions import Action, Exit, Send, Start, Write
@@ -113,6 +114,7 @@ class Agent:
             step=end.step,
             message=records.cut(end.message, MAX_MESSAGE),
             traceback=records.cut(end.traceback, MAX_TRACEBACK, end=True),
+            device=device_of(self.me),
         )
         self._report = (runner.job, report)
         if end.cause in ("memory", "refused"):

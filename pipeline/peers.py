@@ -93,6 +93,7 @@ class PeerLane:
         self._patience = patience
         self._memory: dict[int, dict[Node, Value]] = {}
         self._asked: dict[str, float] = {}
+        self._question = ""
         self._answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
         self._heard: dict[str, Any] = {}
         self._lost: dict[int, str] = {}
@@ -145,15 +146,20 @@ class PeerLane:
         taken: Parcel | None = self._listen("take")
         return taken
 
-    def send(self, step: int, control: Control, contribution: Contribution) -> None:
+    def send(self, step: int, control: Control, contribution: Contribution | None) -> None:
         """See `generation.Lane`. The contribution's memory is used until `poll` has answered, or `close` returned."""
-        mine = self._staged(contribution)
-        self._ask(f"step {step}", lambda links: self._exchange(links, step, control, mine))
+        self._question = f"step {step} {control.round}"
+        if contribution is None:
+            self._ask(self._question, lambda links: self._confer(links, step, control))
+        else:
+            mine = self._staged(contribution)
+            self._ask(self._question, lambda links: self._exchange(links, step, control, mine))
 
-    def poll(self, step: int) -> list[tuple[Control, Contribution]] | None:
+    def poll(self, step: int) -> list[tuple[Control, Any]] | None:
         """See `generation.Lane`. The first part has the finished root, in the memory of the contribution sent."""
-        question = f"step {step}"
-        gathered: list[tuple[Control, Contribution]] | None = self._listen(question)
+        question = self._question
+        assert question.startswith(f"step {step} "), f"step {step} was not sent, but {question}"
+        gathered: list[tuple[Control, Any]] | None = self._listen(question)
         if gathered is None and time.monotonic() - self._asked[question] > self._patience:
             self._verdict_at = 0.0
             raise LaneBrokenError((), f"nothing has come from peers for {self._patience:.0f} s, nor did they go")
@@ -284,6 +290,16 @@ class PeerLane:
         parts[0] = first, replace(contribution, nodes={(0, self._ests): root})
         return [parts[slot] for slot in sorted(parts)]
 
+    def _confer(self, links: Links, step: int, control: Control) -> list[tuple[Control, Any]]:
+        """Control records only, between two steps."""
+        nothing = Contribution(step, {}, b"")
+        frames = Frames(links, NOTE)
+        frames.send(links.peers, _encoder.encode(_note(step, control, nothing)))
+        said = {peer: self._checked(frames.receive(peer), peer, step, nothing)[0] for peer in links.peers}
+        frames.settle()
+        said[links.slot] = control
+        return [(said[slot], None) for slot in sorted(said)]
+
     def _part(self, value: Value, slot: int) -> Value:
         """The part of flat gradients that belongs to a slot."""
         size = len(self._run.members)
@@ -311,7 +327,7 @@ class PeerLane:
             extra = Contribution.from_bytes(note.extra) if note.extra else Contribution(step, {}, b"")
         except (msgspec.DecodeError, CorruptError) as error:
             raise Damaged(peer, f"slot {peer} ({member.worker}) sent a damaged note: {error}") from error
-        ests, used = set(range(member.first, member.last)), len(mine.used)
+        ests, used = set(range(member.first, member.last)) if mine.nodes else set(), len(mine.used)
         if (note.step, note.control.slot, set(note.losses), len(note.used)) != (step, peer, ests, used):
             raise Damaged(peer, f"slot {peer} ({member.worker}) sent a note that is not its own for step {step}")
         return note.control, replace(extra, used=note.used, losses=note.losses)

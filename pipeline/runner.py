@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
-from ..errors import CorruptError, DeviceError, NotFoundError, ScriptError, UnavailableError
+from ..errors import CorruptError
 from . import messages
 from .channel import Channel
 from .endings import describe
@@ -27,11 +27,12 @@ from .laps import Laps
 from .session import Session
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..storage.objects import ObjectStore
     from .engine import Engine
     from .generation import Lane
     from .rendezvous import Rendezvous
-    from .spec import JobSpec
 
 log = structlog.get_logger()
 
@@ -72,6 +73,7 @@ class Runner:
         self._patience = PATIENCE_SECONDS
         self._ended = ""
         self._engine: Engine | None = None
+        self._build: Callable[[], Engine]
         self._folder = Path(environment.folder)
 
     @property
@@ -109,19 +111,23 @@ class Runner:
 
     def _prepare(self, message: messages.Prepare) -> None:
         from ..storage.objects import open_store
-        from . import determinism, engine
+        from . import determinism, engine, preparation
         from .committer import About, Committer
 
         laps = Laps()
         self._store = store = self._open(open_store)
-        self._spec = spec = self._fetch(message)
+        spec, self._folder = preparation.fetch(
+            store, Path(self._env.folder), job=message.job, spec=message.spec, code=message.code
+        )
+        self._spec = spec
         laps.end("fetch")
         determinism.configure(spec.threads)
         determinism.check_device(self._env.device)
         laps.end("configure")
-        entry = self._load_entry(spec)
+        entry = preparation.load_build(self._folder, spec.script)
         laps.end("script")
-        self._engine = engine.Engine(engine.build(entry, spec), spec, self._env.device)
+        self._build = lambda: engine.Engine(engine.build(entry, spec), spec, self._env.device)
+        self._engine = self._build()
         laps.end("build")
         parts = determinism.determinism_class(self._env.device, spec.threads)
         about = About(message.job, message.spec, message.code, spec.ests, parts)
@@ -156,53 +162,6 @@ class Runner:
 
             return CachedBlobs(store, Path(self._env.folder) / "blobs")
         return store
-
-    def _fetch(self, message: messages.Prepare) -> JobSpec:
-        """Get the specification, and the code into a folder of ours.
-
-        Raises:
-            DeviceError: this worker has another store, other versions or no room.
-        """
-        from ..storage.blobs import get_blob
-        from . import bundle, determinism
-        from .spec import JobSpec
-
-        store = self._store
-        try:
-            spec = JobSpec.decode(get_blob(store, message.spec))
-            code = get_blob(store, message.code)
-        except NotFoundError as error:
-            raise DeviceError(
-                f"the object store {store.address} lacks what job {message.job!r} was submitted with: start this "
-                f"worker with the --store (EASYSCALE_STORE) of the submit ({error})"
-            ) from error
-        determinism.check_versions({"python": spec.python, "torch": spec.torch})
-        try:
-            self._folder = bundle.unpack(code, Path(self._env.folder) / "code")
-        except UnavailableError as error:
-            raise DeviceError(
-                f"this worker's folder cannot be used: {error}; free some room, or name another (--folder)"
-            ) from error
-        return spec
-
-    def _load_entry(self, spec: JobSpec) -> Any:
-        """The user's build function.
-
-        Raises:
-            DeviceError: it imports a module that this worker lacks.
-        """
-        from .script import load_entry
-
-        try:
-            return load_entry(self._folder, spec.script)
-        except ScriptError as error:
-            if not isinstance(error.__cause__, ModuleNotFoundError):
-                raise
-            # It was there where the job was submitted from: another worker may have it too.
-            raise DeviceError(
-                f"this worker's Python ({sys.executable}) has no module {error.__cause__.name!r}, which the job "
-                "imports: install it here, or put it beside the script, whose folder travels to the workers"
-            ) from error
 
     def _probe(self) -> str:
         """Hash of the initial state and of EST 0's first gradient: what another device must reproduce to take part."""
@@ -253,10 +212,12 @@ class Runner:
         engine, spec = self._engine, self._spec
         assert engine is not None
         self._committer.enter(run.generation, run.base)
-        session = Session(run, spec.total_steps, spec.commit_every, spec.commit_seconds)
+        session = Session(
+            run, spec.total_steps, spec.commit_every, spec.commit_seconds, spec.check_every, spec.audit_every
+        )
         member = Generation(
             session, engine, lane, self._committer, self._channel.say, time.monotonic,
-            samples=spec.ests * spec.batch_size, evaluate_every=spec.evaluate_every,
+            samples=spec.ests * spec.batch_size, restore=self._restore, evaluate_every=spec.evaluate_every,
         )  # fmt: skip
         at, size = run.step, len(run.members)
         log.info("runner.generation", generation=run.generation, slot=run.slot, step=at, of=size, lane=lane.kind)
@@ -332,6 +293,21 @@ class Runner:
         log.info("runner.commit_read", step=run.step, **laps.seconds)
         self._committer.forget()
         return None
+
+    def _restore(self, base: messages.Base) -> None:
+        """Hold the state of this commit (of its newest intact ancestor, if it is damaged), whatever was held."""
+        from ..storage import commits
+
+        assert self._engine is not None
+        if base.manifest is None:
+            fresh = self._build()
+            self._engine.load_state(fresh.state())
+            fresh.close()
+            return
+        _, state, damage = commits.read_latest(self._store, base.manifest, at=(self._committer.job, base.step))
+        if damage:
+            log.error("runner.commit_damaged", damage=damage)
+        self._engine.load_state(state)
 
     def _commit(self, message: messages.Commit) -> None:
         """Commit the state held now and wait until it is published or refused."""
