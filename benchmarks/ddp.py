@@ -121,11 +121,14 @@ def ours(model: str, ests: int, rank: int, address: str, folder: Path) -> Genera
         samples=ests * BATCH,
     )  # fmt: skip
     done = engine.step
-    for _ in generation.run():
-        if engine.step > done:
-            done = engine.step
-            yield lane.sent
-    raise AssertionError("the lane broke")
+    try:
+        for _ in generation.run():
+            if engine.step > done:
+                done = engine.step
+                yield lane.sent
+        raise AssertionError("the lane broke")
+    finally:
+        lane.close()
 
 
 def rival(model: str, ests: int, rank: int) -> Generator[int, None, None]:
@@ -180,6 +183,7 @@ def contestant(model: str, ests: int, rank: int, port: int, rounds: int, seconds
                     sent = [sent[1], given]
             times.append(took)
         torch.distributed.barrier()
+        a.close()
     size = sum(p.numel() for p in training(model).model.parameters())
     samples = steps * ests * BATCH
     return Row(

@@ -74,6 +74,7 @@ class Links:
         self._on_break = on_break
         self._closing = False
         self._parting: list[Pending] = []
+        self._expected: dict[int, list[Pending]] = {}
         self.slot = slot
         self.peers = [(slot + turn) % size for turn in range(1, size)]
         """The others, the next one first, so that not everybody sends to the same one."""
@@ -108,19 +109,29 @@ class Links:
         except RuntimeError as error:
             raise PeerLost(slot, str(error)) from error
 
-    def post(
-        self, tag: int, sends: Mapping[int, list[Tensor]], receives: Mapping[int, list[Tensor]]
-    ) -> Callable[[], None]:
-        """Begin to move tensors to and from each peer; the function returned waits until all of that is done.
+    def expect(self, tag: int, receives: Mapping[int, list[Tensor]]) -> None:
+        """Be ready for tensors from each peer, which then need not ask first; `move` waits for them.
 
         Raises:
-            PeerLost: one of them, here or from that function.
+            PeerLost: one of them.
         """
-        both: list[Pending] = []
-        for slot, tensors in receives.items():
-            both += [self.receive(slot, tag, tensor) for tensor in tensors if tensor.numel()]
-        for slot, tensors in sends.items():
-            both += [self.send(slot, tag, tensor) for tensor in tensors if tensor.numel()]
+        self._expected[tag] = [
+            self.receive(slot, tag, tensor)
+            for slot, tensors in receives.items()
+            for tensor in tensors
+            if tensor.numel()
+        ]
+
+    def move(self, tag: int, sends: Mapping[int, list[Tensor]]) -> Callable[[], None]:
+        """Send tensors to each peer; what is returned waits until they have left, and all that is expected has come.
+
+        Raises:
+            PeerLost: one of them, here or from there.
+        """
+        both = self._expected.pop(tag, [])
+        both += [
+            self.send(slot, tag, tensor) for slot, tensors in sends.items() for tensor in tensors if tensor.numel()
+        ]
 
         def settle() -> None:
             for message in both:

@@ -38,6 +38,7 @@ class Nccl:
         self._device = device
         self._stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._computed: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._expected: dict[int, Mapping[int, list[Tensor]]] = {}
         self.sent = 0
         """Bytes sent so far."""
 
@@ -52,10 +53,13 @@ class Nccl:
             self._stream.wait_event(self._computed)
             yield
 
-    def post(
-        self, _tag: int, sends: Mapping[int, list[Tensor]], receives: Mapping[int, list[Tensor]]
-    ) -> Callable[[], None]:
-        """As `Links.post`, for tensors of this GPU."""
+    def expect(self, tag: int, receives: Mapping[int, list[Tensor]]) -> None:
+        """As `Links.expect`, for tensors of this GPU."""
+        self._expected[tag] = receives
+
+    def move(self, tag: int, sends: Mapping[int, list[Tensor]]) -> Callable[[], None]:
+        """As `Links.move`."""
+        receives = self._expected.pop(tag, {})
         moves = [(slot, tensor, False) for slot, tensors in receives.items() for tensor in tensors if tensor.numel()]
         moves += [(slot, tensor, True) for slot, tensors in sends.items() for tensor in tensors if tensor.numel()]
         with self.computing():

@@ -47,6 +47,7 @@ class Frames:
     def __init__(self, links: Links, tag: int) -> None:
         self._links, self._tag = links, tag
         self._sending: list[Pending] = []
+        self._heads: dict[int, tuple[Tensor, Pending]] = {}
 
     def send(self, slots: Iterable[int], text: bytes) -> None:
         """Send a text to each of these; `settle` waits until that is done."""
@@ -63,14 +64,22 @@ class Frames:
             message.wait()
         self._sending.clear()
 
+    def expect(self, slots: Iterable[int]) -> None:
+        """Be ready for a text from each of these, so that its sender need not ask first."""
+        for slot in slots:
+            if slot not in self._heads:
+                head = torch.empty(HEAD, dtype=torch.uint8)
+                self._heads[slot] = head, self._links.receive(slot, self._tag, head)
+
     def receive(self, slot: int) -> bytes:
         """The next text from a peer.
 
         Raises:
             Damaged: it is not what was sent.
         """
-        head = torch.empty(HEAD, dtype=torch.uint8)
-        self._links.receive(slot, self._tag, head).wait()
+        self.expect([slot])
+        head, coming = self._heads.pop(slot)
+        coming.wait()
         data = head.numpy().tobytes()
         length = int.from_bytes(data[8:_FIXED], "little")
         here = data[_FIXED : _FIXED + length]
@@ -100,7 +109,7 @@ def give(links: Links, tag: int, slots: Sequence[int], parcel: Parcel) -> None:
     frames = Frames(links, tag)
     frames.send(slots, msgspec.msgpack.encode(_Contents(dumps(skeleton), kinds, parcel.history)))
     host = [_bytes_of(tensor.cpu().contiguous()) for tensor in tensors.values()]
-    links.post(tag, dict.fromkeys(slots, host), {})()
+    links.move(tag, dict.fromkeys(slots, host))()
     frames.settle()
 
 
@@ -118,7 +127,8 @@ def take(links: Links, tag: int, slot: int) -> Parcel:
         state = trees.restore(skeleton, host)
     except (msgspec.DecodeError, CorruptError, JSONDecodeError, LookupError, RuntimeError, ValueError) as error:
         raise Damaged(slot, f"the state from slot {slot} cannot be read: {type(error).__name__}: {error}") from error
-    links.post(tag, {}, {slot: [_bytes_of(tensor) for tensor in host.values()]})()
+    links.expect(tag, {slot: [_bytes_of(tensor) for tensor in host.values()]})
+    links.move(tag, {})()
     return Parcel(state, contents.history)
 
 

@@ -92,6 +92,7 @@ class PeerLane:
         self._run, self._ests, self._host, self._device = run, ests, host, torch.device(device)
         self._patience = patience
         self._memory: dict[int, dict[Node, Value]] = {}
+        self._notes: Frames | None = None
         self._asked: dict[str, float] = {}
         self._question = ""
         self._answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
@@ -148,12 +149,18 @@ class PeerLane:
 
     def send(self, step: int, control: Control, contribution: Contribution | None) -> None:
         """See `generation.Lane`. The contribution's memory is used until `poll` has answered, or `close` returned."""
-        self._question = f"step {step} {control.round}"
-        if contribution is None:
-            self._ask(self._question, lambda links: self._confer(links, step, control))
-        else:
-            mine = self._staged(contribution)
-            self._ask(self._question, lambda links: self._exchange(links, step, control, mine))
+        links, self._question = self._links, f"step {step} {control.round}"
+        assert links is not None, "members meet before they send"
+        if self._question in self._asked:
+            return
+        mine = self._staged(contribution) if contribution is not None else Contribution(step, {}, b"")
+        try:  # from this thread, which has nothing better to do: the helper would have to wake up first
+            moved = self._begin(links, step, control, mine)
+        except PeerLost as lost:
+            self._asked = {self._question: time.monotonic()}
+            self._take_in(_Answer("lost", (lost.slot, str(lost))))
+            return
+        self._ask(self._question, lambda links: self._finish(links, step, control, mine, moved))
 
     def poll(self, step: int) -> list[tuple[Control, Any]] | None:
         """See `generation.Lane`. The first part has the finished root, in the memory of the contribution sent."""
@@ -262,58 +269,64 @@ class PeerLane:
         links.close()
         return None
 
-    def _exchange(
-        self, links: Links, step: int, control: Control, mine: Contribution
-    ) -> list[tuple[Control, Contribution]]:
-        """One step: notes and partials to everybody, my part of the root from what came, everybody's part of it."""
-        root = next(iter(mine.nodes.values()))
-        bulk = self._nccl or links
-        frames = Frames(links, NOTE)
-        frames.send(links.peers, _encoder.encode(_note(step, control, mine)))
-        theirs = self._buffers(root)
-        partials = {peer: _all(self._part(value, peer) for value in mine.nodes.values()) for peer in links.peers}
-        arrive = bulk.post(PARTIALS, partials, {peer: _all(nodes.values()) for peer, nodes in theirs.items()})
-        parts = {peer: self._checked(frames.receive(peer), peer, step, mine) for peer in links.peers}
-        frames.settle()
-        arrive()
+    def _begin(self, links: Links, step: int, control: Control, mine: Contribution) -> Callable[[], None]:
+        """Send my note and partials to everybody, and be ready for what becomes of them; what waits till it is done.
+
+        The finished parts may come to memory that is still being sent: nobody finishes one without having all of it.
+        """
+        self._notes = self._notes or Frames(links, NOTE)
+        self._notes.expect(links.peers)
+        moved = None
+        if mine.nodes:
+            bulk, root = self._nccl or links, _root(mine)
+            if not self._memory:
+                self._expect_partials(bulk, root)
+            bulk.expect(FINISHED, {peer: self._part(root, peer) for peer in links.peers})
+            partials = {peer: _all(self._part(value, peer) for value in mine.nodes.values()) for peer in links.peers}
+            moved = bulk.move(PARTIALS, partials)
+        self._notes.send(links.peers, _encoder.encode(_note(step, control, mine)))
+        return moved or (lambda: None)
+
+    def _finish(
+        self, links: Links, step: int, control: Control, mine: Contribution, moved: Callable[[], None]
+    ) -> list[tuple[Control, Any]]:
+        """What everybody has said; in a step also my part of the root from what came, and everybody's part of it."""
+        assert self._notes is not None
+        parts = {peer: self._checked(self._notes.receive(peer), peer, step, mine) for peer in links.peers}
+        self._notes.settle()
+        if not mine.nodes:
+            said = {links.slot: control} | {peer: part[0] for peer, part in parts.items()}
+            return [(said[slot], None) for slot in sorted(said)]
+        moved()
+        bulk, root = self._nccl or links, _root(mine)
         result = self._part(root, links.slot)
         nodes = {node: self._part(value, links.slot) for node, value in mine.nodes.items()}
-        for others in theirs.values():
+        for others in self._memory.values():
             nodes |= others
         with self._nccl.computing() if self._nccl else nullcontext():
             fold(nodes, self._ests, result)
-        bulk.post(
-            FINISHED, dict.fromkeys(links.peers, result), {peer: self._part(root, peer) for peer in links.peers}
-        )()
+        moved = bulk.move(FINISHED, dict.fromkeys(links.peers, result))
+        self._expect_partials(bulk, root)  # of the next step: who comes first need not ask
+        moved()
         parts[links.slot] = control, replace(mine, nodes={})
         first, contribution = parts[0]
         parts[0] = first, replace(contribution, nodes={(0, self._ests): root})
         return [parts[slot] for slot in sorted(parts)]
 
-    def _confer(self, links: Links, step: int, control: Control) -> list[tuple[Control, Any]]:
-        """Control records only, between two steps."""
-        nothing = Contribution(step, {}, b"")
-        frames = Frames(links, NOTE)
-        frames.send(links.peers, _encoder.encode(_note(step, control, nothing)))
-        said = {peer: self._checked(frames.receive(peer), peer, step, nothing)[0] for peer in links.peers}
-        frames.settle()
-        said[links.slot] = control
-        return [(said[slot], None) for slot in sorted(said)]
-
-    def _part(self, value: Value, slot: int) -> Value:
-        """The part of flat gradients that belongs to a slot."""
-        size = len(self._run.members)
-        return [flat[_begin(slot, flat, size) : _begin(slot + 1, flat, size)] for flat in value]
-
-    def _buffers(self, like: Value) -> dict[int, dict[Node, Value]]:
-        """For each peer, memory for my part of its nodes."""
+    def _expect_partials(self, bulk: Links | Nccl, like: Value) -> None:
+        """Be ready for my part of the others' nodes."""
         if not self._memory:
             part = self._part(like, self._run.slot)
             for slot, member in enumerate(self._run.members):
                 if slot != self._run.slot:
                     nodes = nodes_of(member.first, member.last, self._ests)
                     self._memory[slot] = {node: [torch.empty_like(flat) for flat in part] for node in nodes}
-        return self._memory
+        bulk.expect(PARTIALS, {peer: _all(nodes.values()) for peer, nodes in self._memory.items()})
+
+    def _part(self, value: Value, slot: int) -> Value:
+        """The part of flat gradients that belongs to a slot."""
+        size = len(self._run.members)
+        return [flat[_begin(slot, flat, size) : _begin(slot + 1, flat, size)] for flat in value]
 
     def _checked(self, data: bytes, peer: int, step: int, mine: Contribution) -> tuple[Control, Contribution]:
         """A peer's note, taken apart.
@@ -331,6 +344,11 @@ class PeerLane:
         if (note.step, note.control.slot, set(note.losses), len(note.used)) != (step, peer, ests, used):
             raise Damaged(peer, f"slot {peer} ({member.worker}) sent a note that is not its own for step {step}")
         return note.control, replace(extra, used=note.used, losses=note.losses)
+
+
+def _root(mine: Contribution) -> Value:
+    """Where the root of the tree will be: in memory of the member's own first node."""
+    return next(iter(mine.nodes.values()))
 
 
 def _all(values: Iterable[Value]) -> Value:

@@ -97,6 +97,7 @@ class Runner:
             self._kill_loaders()  # at once: for each that is stuck `close` would wait some seconds
             raise SystemExit(1) from None
         finally:
+            self._let_go(finished=False)
             if self._engine is not None:
                 self._engine.close()
             self._kill_loaders()

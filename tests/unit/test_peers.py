@@ -247,7 +247,7 @@ def test_who_dies_between_partials_and_finished_parts_is_named_by_all(crowds: Ca
     note = encoded_note(0, 2, part(crowd, 2))
     frames = Frames(links, NOTE)
     frames.send([1], note)
-    links.post(PARTIALS, {1: crowd.lanes[2]._part(leaves(crowd, (2, 3)), 1)}, {})()
+    links.move(PARTIALS, {1: crowd.lanes[2]._part(leaves(crowd, (2, 3)), 1)})()
     frames.settle()
     crowd.kill(2)
     assert [lost(lambda lane=lane: lane.poll(0)) for lane in crowd.lanes.values()] == [(2,)] * 2
