@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from . import reasons, records
+from . import quarantine, reasons, records
 
 if TYPE_CHECKING:
     from .membership import Losses
@@ -100,6 +100,7 @@ def charge(job: JobView, status: records.Status, ended: Ended) -> records.Status
     for purse in set() if ended.more else {CHARGED[cause] for cause in ended.causes.values() if cause in CHARGED}:
         streak[purse] = streak.get(purse, 0) + 1
     status = replace(status, attempts=attempts, streak=streak, streak_step=max(reached, status.streak_step))
+    status = quarantine.charge(job, status, ended)
     return _judge(job, status, ended)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .quarantine import device_of
+
 if TYPE_CHECKING:
     from . import records
     from .membership import Losses
@@ -56,18 +58,24 @@ def trouble_of(members: tuple[records.Member, ...], alive: dict[str, records.Wor
 
 
 def waiting_for(
-    spec: records.JobRecord, allotted: list[str], alive: dict[str, records.WorkerRecord], left_out: str
+    spec: records.JobRecord,
+    allotted: list[str],
+    alive: dict[str, records.WorkerRecord],
+    left_out: str,
+    quarantined: dict[str, str],
 ) -> tuple[records.WaitsFor, str]:
     """What a job without members waits for."""
     here = [alive[w] for w in allotted if w in alive]
     refused = [f"{r.name}: {r.refusals[spec.spec]}" for r in alive.values() if spec.spec in r.refusals]
+    kept = [f"{r.name}: {why}" for r in alive.values() if (why := quarantined.get(device_of(r)))]
     if left_out:
         return "more", f"workers that can serve it together are fewer than {spec.min_workers}: {left_out}"
     if here:
         doing = ", ".join(f"{r.name} is {r.state}" for r in here)
         return "ready", short(f"workers are getting ready ({doing})", 500)
-    if refused and len(refused) == len(alive):
-        return "willing", short("every worker refused this job: " + "; ".join(sorted(refused)), 4000)
+    if (refused or kept) and len(refused) + len(kept) >= len(alive):
+        how = "every worker refused this job" if not kept else "every worker refused this job or is in quarantine"
+        return "willing", short(f"{how}: " + "; ".join(sorted(refused + kept)), 4000)
     if not alive:
         return "workers", "no worker is alive"
     staying = sum(1 for r in alive.values() if not r.leaving)

@@ -202,7 +202,7 @@ class Damage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """Why an attempt of a worker ended."""
+    """Why an attempt of a worker ended. `device`: on what, as a quarantine names it."""
 
     worker: str
     generation: int
@@ -210,6 +210,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     message: str = ""
     traceback: str = ""
+    device: str = ""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
@@ -259,6 +260,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         streak: attempts ended by `died`, `hang` or `raised` since the job last got further than `streak_step`.
         recoveries: the newest ones; `recovered` counts all. loss: what it is getting over just now.
         damage: damaged objects that were found.
+        quarantined: devices that the job keeps away from -> the evidence that they hold or compute wrong bits.
     """
 
     state: JobState = "waiting"
@@ -272,6 +274,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     recovered: int = 0
     loss: Loss | None = None
     damage: tuple[str, ...] = ()
+    quarantined: dict[str, str] = {}
 
 
 class LogRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
-from ..errors import CorruptError, DeviceError, NotFoundError, ScriptError, UnavailableError
+from ..errors import CorruptError
 from . import messages
 from .channel import Channel
 from .endings import describe
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from .engine import Engine
     from .generation import Lane
     from .rendezvous import Rendezvous
-    from .spec import JobSpec
 
 log = structlog.get_logger()
 
@@ -112,17 +111,20 @@ class Runner:
 
     def _prepare(self, message: messages.Prepare) -> None:
         from ..storage.objects import open_store
-        from . import determinism, engine
+        from . import determinism, engine, preparation
         from .committer import About, Committer
 
         laps = Laps()
         self._store = store = self._open(open_store)
-        self._spec = spec = self._fetch(message)
+        spec, self._folder = preparation.fetch(
+            store, Path(self._env.folder), job=message.job, spec=message.spec, code=message.code
+        )
+        self._spec = spec
         laps.end("fetch")
         determinism.configure(spec.threads)
         determinism.check_device(self._env.device)
         laps.end("configure")
-        entry = self._load_entry(spec)
+        entry = preparation.load_build(self._folder, spec.script)
         laps.end("script")
         self._build = lambda: engine.Engine(engine.build(entry, spec), spec, self._env.device)
         self._engine = self._build()
@@ -160,53 +162,6 @@ class Runner:
 
             return CachedBlobs(store, Path(self._env.folder) / "blobs")
         return store
-
-    def _fetch(self, message: messages.Prepare) -> JobSpec:
-        """Get the specification, and the code into a folder of ours.
-
-        Raises:
-            DeviceError: this worker has another store, other versions or no room.
-        """
-        from ..storage.blobs import get_blob
-        from . import bundle, determinism
-        from .spec import JobSpec
-
-        store = self._store
-        try:
-            spec = JobSpec.decode(get_blob(store, message.spec))
-            code = get_blob(store, message.code)
-        except NotFoundError as error:
-            raise DeviceError(
-                f"the object store {store.address} lacks what job {message.job!r} was submitted with: start this "
-                f"worker with the --store (EASYSCALE_STORE) of the submit ({error})"
-            ) from error
-        determinism.check_versions({"python": spec.python, "torch": spec.torch})
-        try:
-            self._folder = bundle.unpack(code, Path(self._env.folder) / "code")
-        except UnavailableError as error:
-            raise DeviceError(
-                f"this worker's folder cannot be used: {error}; free some room, or name another (--folder)"
-            ) from error
-        return spec
-
-    def _load_entry(self, spec: JobSpec) -> Any:
-        """The user's build function.
-
-        Raises:
-            DeviceError: it imports a module that this worker lacks.
-        """
-        from .script import load_entry
-
-        try:
-            return load_entry(self._folder, spec.script)
-        except ScriptError as error:
-            if not isinstance(error.__cause__, ModuleNotFoundError):
-                raise
-            # It was there where the job was submitted from: another worker may have it too.
-            raise DeviceError(
-                f"this worker's Python ({sys.executable}) has no module {error.__cause__.name!r}, which the job "
-                "imports: install it here, or put it beside the script, whose folder travels to the workers"
-            ) from error
 
     def _probe(self) -> str:
         """Hash of the initial state and of EST 0's first gradient: what another device must reproduce to take part."""

@@ -130,7 +130,11 @@ class Session:
 
     def checks(self, step: int) -> bool:
         """Whether states are compared in the step that leads on from state `step`: also in a generation's first."""
-        return not self.alone and bool(self.check_every) and (step == self.run.step or step % self.check_every == 0)
+        if self.alone:
+            return False
+        if self.audited(self.run.slot, step) is not None:
+            return True  # a gradient from another state would speak against the right one as well
+        return bool(self.check_every) and (step == self.run.step or step % self.check_every == 0)
 
     def audited(self, slot: int, step: int) -> int | None:
         """The EST of a member that another one computes as well in this step, or None."""

@@ -34,6 +34,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         loss, lr, samples_per_second: of the last step heard of.
         attempts: ended attempts by cause.
         recoveries: the newest ones, oldest first.
+        quarantined: devices that the job keeps away from -> the evidence of wrong bits.
         traceback: of the user's code, where it failed.
     """
 
@@ -60,6 +61,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     attempts: dict[str, int]
     recoveries: list[records.Recovery]
     damage: list[str]
+    quarantined: dict[str, str]
     traceback: str
 
     def as_dict(self) -> dict[str, Any]:
@@ -100,6 +102,7 @@ def summarize(view: views.JobView) -> Summary:
         attempts=status.attempts,
         recoveries=list(status.recoveries),
         damage=list(status.damage),
+        quarantined=status.quarantined,
         traceback=status.failure.traceback if status.failure else "",
     )
 

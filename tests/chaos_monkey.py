@@ -8,30 +8,26 @@ preemptions, so that a job's allowance for workers that die without progress in 
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import random
 import signal
 import time
 from collections import Counter
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from chaos_servers import Outages, Schedule, Servers, running_servers
 from cluster import Cluster, inspected
 from easyscale.coordinator import keys
 from easyscale.errors import UnavailableError
-from etcd_service import EtcdCluster
-from faulty_proxy import FaultyProxy, running_proxy
 from ledger import Ledger, watched
 from machine import Machine
-from services import SeaweedFS, running_seaweedfs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from cluster import Process
     from easyscale.pipeline.spec import JobSpec
     from machine import Worker
 
@@ -66,36 +62,6 @@ SERVICE_WEIGHTS = {
 
 PREEMPTIONS = {name for name in WEIGHTS if name.split(" ")[0] in ("TERM", "KILL", "STOP")} - {"KILL of a coordinator"}
 DEADLY = {"KILL of a worker", "KILL of a runner", "STOP of a worker", "KILL of a machine"}
-
-
-@dataclass(kw_only=True)
-class Servers:
-    """What a cluster stands on; all None: one file and one folder."""
-
-    etcd: EtcdCluster | None = None
-    s3: SeaweedFS | None = None
-    proxy: FaultyProxy | None = None
-    kv: str | None = None
-    store: str | None = None
-    env: dict[str, str] = field(default_factory=dict)
-
-
-@contextmanager
-def running_servers(kind: str, folder: Path, seed: int) -> Iterator[Servers]:
-    """`embedded`, or `etcd`: three members of etcd, and SeaweedFS behind a proxy that can be in trouble."""
-    if kind == "embedded":
-        yield Servers()
-        return
-    with ExitStack() as stack:
-        for name in ("etcd", "s3"):
-            (folder / name).mkdir(parents=True)
-        etcd = EtcdCluster(folder / "etcd", 3)
-        stack.callback(etcd.close)
-        s3 = stack.enter_context(running_seaweedfs(folder / "s3"))
-        proxy = stack.enter_context(running_proxy(s3.endpoint, seed))
-        env = s3.env | {"AWS_ENDPOINT_URL": proxy.endpoint}
-        store = f"s3://{s3.new_bucket()}/chaos"
-        yield Servers(etcd=etcd, s3=s3, proxy=proxy, kv=etcd.address, store=store, env=env)
 
 
 @dataclass(frozen=True)
@@ -182,11 +148,10 @@ class Chaos:
         self._env = (env or {}) | self.ledger.env
         self._numbers = itertools.count()
         self._machines = [Machine(cluster, self._env) for _ in range(2)]
-        self._coordinators: list[Process | None] = [cluster.coordinator() for _ in range(2)]
-        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._schedule = Schedule(self._chance)
+        self._outages = Outages(servers, cluster, self._chance, self._schedule)
         self._job, self._began = "", 0.0
         self._told, self._deaths = (0, 0), 0
-        self._down: set[int | str] = set()
         self._joining = 0
         weights = WEIGHTS | (SERVICE_WEIGHTS if servers.etcd else {})
         self._kinds, self._weights = [*weights], [*weights.values()]
@@ -306,33 +271,28 @@ class Chaos:
             "STOP of a worker": self._stop,
             "KILL of a machine": self._lose_machine,
             "join of another worker": self._join_another,
-            "KILL of a coordinator": self._kill_coordinator,
-            "KILL of etcd's leader": self._kill_leader,
-            "restart of an etcd member": self._restart_member,
-            "STOP of an etcd member": self._stop_member,
-            "KILL of the S3 server": self._kill_s3,
-            "5xx and lost answers of S3": self._trouble,
+            "KILL of a coordinator": self._outages.kill_coordinator,
+            "KILL of etcd's leader": self._outages.kill_leader,
+            "restart of an etcd member": self._outages.restart_member,
+            "STOP of an etcd member": self._outages.stop_member,
+            "KILL of the S3 server": self._outages.kill_s3,
+            "5xx and lost answers of S3": self._outages.trouble_s3,
         }
         if acts[kind]():  # not all of them can happen at any time
             self.tally.events[kind] += 1
             self._counted(kind)
             self._deaths += kind in DEADLY
 
-    def _later(self, low: float, high: float, action: Callable[[], None]) -> None:
-        when = time.monotonic() + self._chance.uniform(low, high)
-        heapq.heappush(self._due, (when, next(self._numbers), action))
-
     def _mend(self) -> None:
         """Do what has become due, and see that there are as many workers as there should be."""
-        while self._due and self._due[0][0] <= time.monotonic():
-            heapq.heappop(self._due)[2]()
+        self._schedule.do_due()
         for machine in self._machines:
             for worker in [worker for worker in machine.workers if not worker.running]:
                 machine.workers.remove(worker)
                 worker.close()
         if len([worker for worker in self._workers() if not worker.leaving]) + self._joining < self.target:
             self._joining += 1
-            self._later(0.0, 1.0, self._replace)
+            self._schedule.later(0.0, 1.0, self._replace)
 
     def _replace(self) -> None:
         self._joining -= 1
@@ -383,104 +343,13 @@ class Chaos:
         both = [pid for pid in (agent, runner) if pid]
         worker.stop(self._chance.choice([both, both, [agent or 0], both[-1:]]))
         low, high = self._chance.choice([(0.1, 0.6), (TTL, 2 * TTL)])
-        self._later(low, high, worker.wake)
+        self._schedule.later(low, high, worker.wake)
         return True
 
     def _lose_machine(self) -> bool:
         machine = self._chance.choice(self._machines)
         self._deaths += len(machine.workers)
         machine.lose()
-        return True
-
-    # ---- services
-
-    def _kill_coordinator(self) -> bool:
-        number = self._chance.randrange(len(self._coordinators))
-        it = self._coordinators[number]
-        if it is None:
-            return False
-        it.kill()
-        self._coordinators[number] = None
-
-        def again() -> None:
-            self._coordinators[number] = self.cluster.coordinator()
-
-        self._later(0.2, 2.0, again)
-        return True
-
-    def _member_up(self) -> int | None:
-        """A member of etcd that may go: the other two are there."""
-        return self._chance.randrange(3) if not self._down & {0, 1, 2} else None
-
-    def _kill_leader(self) -> bool:
-        etcd = self.servers.etcd
-        assert etcd
-        if self._member_up() is None:
-            return False
-        self._bring_back(etcd.kill_leader(), 0.5, 3.0)
-        return True
-
-    def _restart_member(self) -> bool:
-        etcd, member = self.servers.etcd, self._member_up()
-        assert etcd
-        if member is None:
-            return False
-        etcd.stop(member)
-        self._bring_back(member, 0.0, 0.5)
-        return True
-
-    def _bring_back(self, member: int, low: float, high: float) -> None:
-        etcd = self.servers.etcd
-        assert etcd
-        self._down.add(member)
-
-        def again() -> None:
-            etcd.restart(member)
-            self._down.discard(member)
-
-        self._later(low, high, again)
-
-    def _stop_member(self) -> bool:
-        etcd, member = self.servers.etcd, self._member_up()
-        assert etcd
-        if member is None:
-            return False
-        etcd.pause(member)
-        self._down.add(member)
-
-        def wake() -> None:
-            etcd.resume(member)
-            self._down.discard(member)
-
-        self._later(0.3, 2.0, wake)
-        return True
-
-    def _kill_s3(self) -> bool:
-        s3 = self.servers.s3
-        assert s3
-        if "s3" in self._down:
-            return False
-        s3.kill()
-        self._down.add("s3")
-
-        def again() -> None:
-            s3.restart()
-            self._down.discard("s3")
-
-        self._later(0.2, 1.5, again)
-        return True
-
-    def _trouble(self) -> bool:
-        proxy = self.servers.proxy
-        assert proxy
-        if proxy.trouble:
-            return False
-        proxy.trouble = self._chance.choice([0.1, 0.3, 0.9])
-
-        def over() -> None:
-            proxy.trouble = 0.0
-
-        self._later(0.5, 2.5, over)
         return True
 
 

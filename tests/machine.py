@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cluster import environment
@@ -17,8 +18,6 @@ from easyscale.pipeline.forkserver import ForkServer
 from easyscale.pipeline.forkserver_messages import EXTRA_FD
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from cluster import Cluster
     from easyscale.pipeline.forkserver import Child
 
@@ -146,7 +145,6 @@ class Machine:
 def is_runner(pid: int) -> bool:
     """Whether this process lives, and is a runner."""
     try:
-        with open(f"/proc/{pid}/comm") as comm:
-            return comm.read().strip() == "es:runner"
+        return Path(f"/proc/{pid}/comm").read_text().strip() == "es:runner"
     except OSError:
         return False
