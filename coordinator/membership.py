@@ -183,14 +183,14 @@ class Membership:
 
     def _hands_over(self, job: JobView, staying: list[str], alive: Alive, now: float) -> bool:
         """Whether only a member that goes holds the newest state: it commits it under this generation first."""
-        held = {
-            member.worker: record.progress.step if record.job == job.name and record.progress else 0
-            for member in job.members
-            if (record := alive.get(member.worker)) is not None
-        }
+        held = {m.worker: self._told(job, alive, m.worker) for m in job.members if m.worker in alive}
         safe = max([job.base[0], *(step for worker, step in held.items() if worker in staying)])
-        # Members that run this generation have its state in common, whatever they have told of it yet.
-        apart = [w for w in held if alive[w].state != "running" or alive[w].generation < job.generation]
+        # Members that run this generation have its state in common, whatever they have told of it yet. Among peers they
+        # have only when those who were behind have been given it: when one who stays has made a step.
+        told = (alive[worker].progress for worker in staying if worker in alive)
+        given = any(progress is not None and progress.generation == job.generation for progress in told)
+        common = given or job.plan is None or job.plan.value.lane != "peer"
+        apart = [w for w in held if not common or alive[w].state != "running" or alive[w].generation < job.generation]
         late = any(held[worker] > safe for worker in apart if worker not in staying)
         waited = self.observed.since(f"hand-over {job.name}", (job.generation, safe), now) if late else 0.0
         return late and waited < self.claim_patience
