@@ -87,7 +87,7 @@ class Membership:
 
     def _told(self, job: JobView, alive: Alive, worker: str) -> int:
         """The newest state that a member has told of. Who tells of a break tells of its state at the same time."""
-        held = [claim.value.held for claim in job.claims.values() if claim.value.worker == worker]
+        held = [claim.value.held for claim in job.all_claims.values() if claim.value.worker == worker]
         record = alive.get(worker)
         if record is not None and record.job == job.name and record.progress is not None:
             held.append(record.progress.step)
