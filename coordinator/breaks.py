@@ -21,6 +21,9 @@ APART_SECONDS = 60.0
 
 MOST_APART_SECONDS = 3600.0
 
+CONFIRM_SECONDS = 2.5
+"""How long one that alone holds the newest state gets to show that it lives, though it is accused: some beats."""
+
 FORGOTTEN = 10.0
 """After so many times as long without a break the next one counts as the first."""
 
@@ -66,6 +69,8 @@ class Breaks:
     _apart: dict[Pair, _Apart] = field(default_factory=dict)
     _accused: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
     """In which generation a worker was accused, and the revision of its record then, by job and worker."""
+    _spared: dict[tuple[str, str], tuple[int, float]] = field(default_factory=dict)
+    """In which generation a worker was last believed to live although it was accused, and when."""
 
     def hear(self, view: View, alive: Alive, now: float) -> None:
         """Take in what members say now, and forget what is explained: who was accused has reported, or is gone."""
@@ -82,6 +87,17 @@ class Breaks:
     def apart(self, now: float) -> list[Pair]:
         """Pairs whose connection broke a short while ago, nobody knows why."""
         return [pair for pair, apart in self._apart.items() if now - apart.since < apart.seconds]
+
+    def lives(self, job: JobView, view: View, worker: str, now: float) -> bool:
+        """Whether an accused member has shown that it lives. Who is accused again soon is not believed again."""
+        generation, at = self._spared.get((job.name, worker), (0, float("-inf")))
+        if generation == job.generation:
+            return True
+        shown = view.workers[worker].kv.mod_revision > self._accused[job.name, worker][1]
+        if not shown or now - at < APART_SECONDS:
+            return False
+        self._spared[job.name, worker] = job.generation, now
+        return True
 
     def cleared(self, job: JobView, record: records.WorkerRecord, revision: int) -> bool:
         """Whether a worker may come (back) into a job: it is ready, and if it was accused it has shown that it lives.
@@ -108,6 +124,6 @@ class Breaks:
         explained = {worker for pair in self._apart for worker in pair if worker not in view.workers} | reported
         for pair in [pair for pair in self._apart if pair & explained]:
             del self._apart[pair]
-        for known in (self._heard, self._accused):
+        for known in (self._heard, self._accused, self._spared):
             for at in [at for at in known if at[0] not in view.jobs or at[1] not in view.workers]:
                 del known[at]

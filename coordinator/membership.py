@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from . import breaks, lanes, ranges
+from .breaks import CONFIRM_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,11 +34,13 @@ class Losses:
         ended: members whose attempt has ended, and why.
         accused: members that others have lost, and by whose word. Their attempts are counted when they end.
         broken: why the exchange broke: members cannot go on, even if all of them live. "": it did not.
+        doubtful: one is accused that alone holds the newest state. It may still show that it lives.
     """
 
     ended: Lost = field(default_factory=dict)
     accused: dict[str, tuple[str, ...]] = field(default_factory=dict)
     broken: str = ""
+    doubtful: bool = False
 
     def __contains__(self, worker: str) -> bool:
         return worker in self.ended or worker in self.accused
@@ -70,9 +73,25 @@ class Membership:
     def losses(self, job: JobView, view: View, alive: Alive, now: float) -> Losses:
         """What has happened to the current generation."""
         ended = self._ended(job, view, alive, now)
-        accused = {worker: by for worker, by in breaks.accused(job, alive).items() if worker not in ended}
-        words = breaks.told(job, alive)
-        return Losses(ended, accused, next((words[worker].why or "unknown" for worker in sorted(words)), ""))
+        words, accused = breaks.told(job, alive), breaks.accused(job, alive)
+        newest = max([job.base[0], *(self._told(job, alive, m.worker) for m in job.members if m.worker not in accused)])
+        doubtful = False
+        for worker in [w for w in accused if w in ended or self._told(job, alive, w) > newest + 1]:
+            if worker in ended or self.breaks.lives(job, view, worker, now):
+                del accused[worker]
+            else:
+                waited = self.observed.since(f"accused {job.name} {worker}", job.generation, now)
+                doubtful |= waited < CONFIRM_SECONDS
+        why = next((words[worker].why or "unknown" for worker in sorted(words)), "")
+        return Losses(ended, accused, why, doubtful)
+
+    def _told(self, job: JobView, alive: Alive, worker: str) -> int:
+        """The newest state that a member has told of. Who tells of a break tells of its state at the same time."""
+        held = [claim.value.held for claim in job.all_claims.values() if claim.value.worker == worker]
+        record = alive.get(worker)
+        if record is not None and record.job == job.name and record.progress is not None:
+            held.append(record.progress.step)
+        return max(held, default=0)
 
     def _ended(self, job: JobView, view: View, alive: Alive, now: float) -> Lost:
         """Members that cannot take part any more, and why."""
@@ -100,6 +119,8 @@ class Membership:
 
     def hold(self, job: JobView, losses: Losses, allotted: list[str], alive: Alive, now: float) -> bool:
         """Whether the generation must not end yet: members commit under it what only they hold."""
+        if losses.doubtful and all(cause == "preempted" for cause in losses.ended.values()):
+            return True
         if not job.members or not losses.gently:
             return False
         if _stopping(job, losses, allotted):
@@ -149,9 +170,8 @@ class Membership:
         """Members who survive a loss and cannot go on: in a generation of their own they commit what only they hold."""
         survivors = [m.worker for m in job.members if m.worker in alive and m.worker not in losses]
         survivors = [w for w in survivors if alive[w].job == job.name and alive[w].state in ("ready", "running")]
-        claims = [claim.value for claim in job.claims.values() if claim.value.worker in survivors]
-        held = [claim.held for claim in claims] + [p.step for w in survivors if (p := alive[w].progress) is not None]
-        return survivors if losses.any and max(held, default=0) > job.base[0] else []
+        held = max((self._told(job, alive, worker) for worker in survivors), default=0)
+        return survivors if losses.any and held > job.base[0] else []
 
     def _nearer(self, job: JobView, alive: Alive, now: float) -> bool:
         """Whether members that use the object store have been able to reach each other for a while."""
@@ -163,14 +183,14 @@ class Membership:
 
     def _hands_over(self, job: JobView, staying: list[str], alive: Alive, now: float) -> bool:
         """Whether only a member that goes holds the newest state: it commits it under this generation first."""
-        held = {
-            member.worker: record.progress.step if record.job == job.name and record.progress else 0
-            for member in job.members
-            if (record := alive.get(member.worker)) is not None
-        }
+        held = {m.worker: self._told(job, alive, m.worker) for m in job.members if m.worker in alive}
         safe = max([job.base[0], *(step for worker, step in held.items() if worker in staying)])
-        # Members that run this generation have its state in common, whatever they have told of it yet.
-        apart = [w for w in held if alive[w].state != "running" or alive[w].generation < job.generation]
+        # Members that run this generation have its state in common, whatever they have told of it yet. Among peers they
+        # have only when those who were behind have been given it: when one who stays has made a step.
+        told = (alive[worker].progress for worker in staying if worker in alive)
+        given = any(progress is not None and progress.generation == job.generation for progress in told)
+        common = given or job.plan is None or job.plan.value.lane != "peer"
+        apart = [w for w in held if not common or alive[w].state != "running" or alive[w].generation < job.generation]
         late = any(held[worker] > safe for worker in apart if worker not in staying)
         waited = self.observed.since(f"hand-over {job.name}", (job.generation, safe), now) if late else 0.0
         return late and waited < self.claim_patience

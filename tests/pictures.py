@@ -74,11 +74,11 @@ class Board:
                 if entry.value.worker == worker:
                     self.delete(entry.kv.key)
 
-    def plan(self, generation: int, *workers: str, name: str = "job") -> None:
+    def plan(self, generation: int, *workers: str, name: str = "job", lane: records.LaneKind = "store") -> None:
         """The ESTs of the job shared evenly by these workers."""
         spec = self.look(name).spec
         members = ranges.even(spec.value.ests if spec else 4, workers)
-        self.put(keys.plan(name), records.Plan(generation=generation, members=members))
+        self.put(keys.plan(name), records.Plan(generation=generation, lane=lane, members=members))
 
     def claim(
         self, slot: int, held: int = 0, *, worker: str | None = None, generation: int | None = None, name: str = "job"

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from easyscale.coordinator.coordinator import Coordinator
-from easyscale.pipeline import committer, lanes, messages, runner, worker
+from easyscale.pipeline import committer, lanes, messages, reach, runner, worker
 from easyscale.pipeline.lanes import LocalLane
 from easyscale.storage import commits
 
@@ -288,5 +289,6 @@ def names(world: World) -> list[tuple[Any, dict[str, Any]]]:
                 "os": SimpleNamespace(getpid=lambda: 1),
             },
         ),
+        (reach, {"_reached": partial(peers.reached, world)}),
         (runner, {"Channel": lambda _: world.channel}),
     ]

@@ -39,6 +39,7 @@ class Judge:
         """Step of the state that each runner holds."""
         self.again: dict[tuple[str, int], int] = {}
         """Steps that each generation makes again, by job and generation."""
+        self._starts: dict[tuple[str, int], Any] = {}
         self._stepped_in: dict[tuple[str, int], int] = {}
 
     def check(self, holds: object, sentence: str) -> None:
@@ -71,6 +72,9 @@ class Judge:
     def started(self, runner: RunnerProcess, run: messages.Run) -> None:
         """A member is told to run. While somebody lives who knows better, no more than the broken step is lost."""
         name, world = runner.job, self.world
+        common = run.step, run.members, run.lane, run.held, run.addresses
+        known = self._starts.setdefault((name, run.generation), common)
+        self.check(known == common, f"members of generation {run.generation} of {name} begin apart: {known}, {common}")
         again = self.again[name, run.generation] = max(0, self.reached.get(name, 0) - run.step)
         if not world.losses or again < 2:
             return
@@ -321,6 +325,12 @@ class Judge:
         status = view.status.value if view.status else records.Status()
         if self.world.graceful:
             self.check(status.attempts.keys() <= {"preempted"}, f"nobody was lost, and counted were {status.attempts}")
+        if self.world.losses:
+            ends = sum(count for kind, count in self.world.injected.items() if kind.startswith(("SIGKILL", "SIGSTOP")))
+            self.check(
+                status.attempts.get("died", 0) <= ends,
+                f"{ends} workers and runners were killed or stopped, and counted were {status.attempts}",
+            )
         if self.world.losses and all(again < 2 for (name, _), again in self.again.items() if name == job.name):
             told = [recovery.steps_recomputed for recovery in status.recoveries]
             self.check(max(told, default=0) < 2, f"no step but the broken ones was made again, and told is {told}")

@@ -269,3 +269,9 @@ class PeerLane:
 def address(runner: RunnerProcess) -> str:
     """Where a runner is met."""
     return f"{runner.name}:1"
+
+
+def reached(world: World, where: str) -> bool:
+    """Whether somebody listens there, for somebody who tries to connect. Some networks are not whole."""
+    there = any(address(runner) == where and runner.process.alive for runner in world.runners)
+    return there and not (world.lanes == "mixed" and world.rng.random() < 0.1)

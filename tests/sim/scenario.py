@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from collections import Counter
 
 PATIENCE_SECONDS = 240.0
-CALM_SECONDS = 40.0
+NOTICED_SECONDS = 5.0
+CALM_SECONDS = 35.0
 DEPARTURE_SECONDS = 60.0
 SHOWN_LINES = 200
 
@@ -159,10 +160,11 @@ def calm(world: World) -> None:
         world.hub.at(world.hub.now, machine.process.go_on)
     if len(world.jobs) == 1:
         (job,) = world.jobs.values()
+        world.run(NOTICED_SECONDS, world.all_over)
         world.run(CALM_SECONDS, lambda: world.all_over() or all_serve(world, job))
         world.judge.check(
             world.all_over() or all_serve(world, job),
-            f"{CALM_SECONDS:g} s after the last fault {sorted(idlers(world, job))} serve nobody",
+            f"{NOTICED_SECONDS + CALM_SECONDS:g} s after the last fault {sorted(idlers(world, job))} serve nobody",
         )
 
 

@@ -4,18 +4,20 @@ simulation must find each of them within the seeds of a CI run. One that it does
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
 import tally
-from easyscale.coordinator import attempts, coordinator, keys, lease, views
+from easyscale.coordinator import attempts, breaks, coordinator, keys, lease, membership, records, views
 from easyscale.coordinator.transactions import apply
 from easyscale.errors import CorruptError
 from easyscale.pipeline import agent, committer, lanes, messages, publishing, runner, runner_state, worker
 from easyscale.storage import blobs, commits, transfers, trees
 
+from sim import peers
 from sim.scenario import simulate
 
 Patch = Callable[[Any, str, Any], None]
@@ -220,6 +222,59 @@ def partials_without_a_digest(patch: Patch) -> None:
     patch(lanes, "unpack", unpack)
 
 
+def accusations_are_never_forgotten(patch: Patch) -> None:
+    real = breaks.Breaks.cleared
+
+    def cleared(self: Any, job: Any, record: Any, revision: int) -> bool:
+        return (job.name, record.id) not in self._accused and real(self, job, record, revision)
+
+    patch(breaks.Breaks, "cleared", cleared)
+
+
+def an_accused_member_is_counted_at_once_and_again_when_it_ends(patch: Patch) -> None:
+    real = membership.Membership.losses
+
+    def losses(self: Any, *arguments: Any) -> Any:
+        found = real(self, *arguments)
+        return dataclasses.replace(found, ended=found.ended | dict.fromkeys(found.accused, "died"), accused={})
+
+    patch(membership.Membership, "losses", losses)
+
+
+def a_newcomers_word_is_enough_to_drop_the_newest_state(patch: Patch) -> None:
+    patch(membership, "CONFIRM_SECONDS", -1.0)
+    patch(breaks.Breaks, "lives", lambda *_: False)
+
+
+def members_start_before_all_have_claimed(patch: Patch) -> None:
+    def start(self: Any, runner: Any, job: Any, slot: int) -> Any:
+        missing = [s for s in range(len(job.members)) if s not in job.claims]
+        if job.plan.value.lane == "peer" and 0 < len(missing) < len(job.members):
+            absent = {(job.generation, s): views.Entry(job.plan.kv, records.Claim(worker="", held=0)) for s in missing}
+            job = dataclasses.replace(job, all_claims=job.all_claims | absent)
+        return real(self, runner, job, slot)
+
+    real = agent.Agent._start
+    patch(agent.Agent, "_start", start)
+
+
+def the_wrong_member_gives_its_state(patch: Patch) -> None:
+    real = peers.PeerLane.give
+
+    def give(self: Any, slots: Any, parcel: Any) -> bool:
+        return real(self, slots, parcel._replace(state=self.runner.it._engine.state() | {"step": self.run.step - 1}))
+
+    patch(peers.PeerLane, "give", give)
+
+
+def a_given_state_comes_without_its_history(patch: Patch) -> None:
+    patch(committer.Committer, "adopt", lambda self, history: self.forget())
+
+
+def who_gives_its_state_is_not_waited_for(patch: Patch) -> None:
+    patch(membership.Membership, "_hands_over", lambda *_: False)
+
+
 BUGS: dict[Callable[[Patch], None], int] = {
     no_fencing_comparison: 0,
     generation_not_compared: 0,
@@ -244,6 +299,13 @@ BUGS: dict[Callable[[Patch], None], int] = {
     a_dead_member_is_counted_for_its_assignment_too: 33,
     who_leaves_keeps_its_assignment: 23,
     history_of_the_last_commit_only: 89,
+    accusations_are_never_forgotten: 0,
+    an_accused_member_is_counted_at_once_and_again_when_it_ends: 0,
+    a_newcomers_word_is_enough_to_drop_the_newest_state: 0,
+    members_start_before_all_have_claimed: 0,
+    the_wrong_member_gives_its_state: 0,
+    a_given_state_comes_without_its_history: 0,
+    who_gives_its_state_is_not_waited_for: 0,
 }
 """Each with a seed that has found it: tried first, since the tests of a CI run have gone through all of them anyway."""
 

@@ -19,6 +19,7 @@ import easyscale.coordinator.records
 import easyscale.pipeline.committer
 import easyscale.pipeline.joblogs
 import easyscale.pipeline.laps
+import easyscale.pipeline.reach
 import easyscale.pipeline.runner
 import easyscale.pipeline.worker
 import easyscale.storage.commits
@@ -209,6 +210,7 @@ def installed(hub: Hub, rng: random.Random) -> Iterator[None]:
         (e.pipeline.runner, {"time": time, "queue": queue}),
         (e.pipeline.laps, {"time": time}),
         (e.pipeline.committer, {"threading": threading, "queue": queue}),
+        (e.pipeline.reach, {"threading": threading}),
         (e.pipeline.joblogs, {"threading": threading}),
         (e.storage.commits, {"time": time}),
         (e.storage.transfers, {"ThreadPoolExecutor": Pool}),

@@ -205,10 +205,14 @@ class World:
         self.note(f"user wants {job.name} {what}")
         self.kv.inner.txn((), (Put(keys.desired(job.name), what.encode()),))
 
-    def add_worker(self, name: str | None = None) -> actors.SimWorker:
-        """Another machine."""
-        choice = {"peer": ["auto", "auto", "auto", "peer"], "mixed": ["auto", "auto", "store"], "store": ["store"]}
-        lane = self.rng.choice(choice[self.lanes])
+    def add_worker(self, name: str | None = None, lane: records.LaneChoice | None = None) -> actors.SimWorker:
+        """Another machine. `lane`: one that is usual in this world."""
+        choice: dict[str, list[records.LaneChoice]] = {
+            "peer": ["auto", "auto", "auto", "peer"],
+            "mixed": ["auto", "auto", "store"],
+            "store": ["store"],
+        }
+        lane = lane or self.rng.choice(choice[self.lanes])
         worker = actors.SimWorker(self, name or f"w{next(self.numbers)}", lane)
         self.workers.append(worker)
         self.note(f"{worker.name} starts")

@@ -254,6 +254,19 @@ def test_who_leaves_in_the_middle_of_a_step_while_newcomers_join_is_waited_for(s
     assert "job: generation 3 is b[0:4] (a leaves)" in story.decide(SOON)
 
 
+def test_who_leaves_while_it_gives_its_state_to_newcomers_is_waited_for(story: Story) -> None:
+    """Peers that have met run the generation, but only one of them held its state, which nobody had committed."""
+    story.running("a", held=10)
+    story.plan(2, "a", "b", lane="peer")
+    story.claims(10, 0)
+    story.worker("b", "running", generation=2)
+    story.put(keys.assigned("b"), "job")
+    story.worker("a", "running", step=None, generation=2, leaving=True)
+    assert story.decide(SOON) == ["a -> nothing"]
+    story.worker("b", "running", step=11, generation=2)
+    assert story.decide(SOON)[0] == "job: generation 3 is b[0:4] (a leaves)"
+
+
 def test_who_does_not_manage_to_hand_over_is_not_waited_for(story: Story) -> None:
     story.running("a", "b", held=5)
     story.worker("a", "ready", step=7, leaving=True)

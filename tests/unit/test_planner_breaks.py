@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from easyscale.coordinator import keys, records
-from easyscale.coordinator.breaks import APART_SECONDS
+from easyscale.coordinator.breaks import APART_SECONDS, CONFIRM_SECONDS
 from easyscale.coordinator.membership import LANE_SECONDS
 from easyscale.coordinator.planner import Planner
 from pictures import SOON, Story, status_of
@@ -181,6 +181,31 @@ def test_a_break_that_is_explained_keeps_nobody_apart(story: Story) -> None:
     story.worker("c", "ready", address="c:2")
     story.decide(SOON)
     assert (members(story), lane(story)) == ("abc", "peer")
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_who_alone_holds_the_newest_state_is_given_the_time_to_show_that_it_lives(alive: bool) -> None:
+    """A newcomer that could not connect accused the one that had trained so far, and began from the head without it."""
+    story = Story()
+    story.job()
+    story.running("a", held=10)
+    says(story, "a", state="running", step=29)
+    story.plan(2, "a", "b")
+    story.worker("b", "running", address="b:1")
+    story.put(keys.assigned("b"), "job")
+    story.claims(29, 0)
+    story.worker("b", "ready", address="b:1", broken=records.Broken(generation=2, lost=("a",), why="closed"))
+    assert story.decide() == []
+    if alive:
+        says(story, "a", state="ready", step=29)
+        assert story.decide(SOON)[0].startswith("job: generation 3 is a[0:2] b[2:4]")
+        assert lane(story) == "store"
+    else:
+        story.beat("b")
+        story.decide(SOON)
+        assert (members(story), story.look().generation) == ("ab", 2)
+        story.beat("b")
+        assert story.decide(CONFIRM_SECONDS)[0] == "job: generation 3 is b[0:4] (a lost by b)"
 
 
 def test_two_are_lost_at_once(story: Story) -> None:
