@@ -252,6 +252,9 @@ class Verifier:
             if reference is not None:
                 until = min(max(suspects[-1], reference.step) + 1, stop.step)
                 states = replayer.follow(messages.Follow(start=start.base, until=until)).states
+                if states[0] != reference.states[start.step - reference.base]:
+                    why = "the initial states differ: build() makes other parameters here than in the stored trace"
+                    return msgspec.structs.replace(departure, why=why)
                 parted = parting(reference, states, start.step)
                 suspects = suspects if parted is None else [parted]
                 reference = self._stored(suspects[-1], stop)
