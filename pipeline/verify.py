@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
-from ..errors import CorruptError, UserError
+from ..errors import CorruptError, EasyScaleError, UserError
 from ..storage.differences import Difference  # noqa: TC001 - msgspec reads the types
 from . import audit, trace
 from . import replay_messages as messages
@@ -78,6 +78,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         commits: how many were read; steps: how many were computed anew.
         here: the determinism class of this device; there: those of the commits, by their short names.
         traced: steps of which a trace was stored.
+        trouble: why not all could be computed anew, beside what was found.
     """
 
     job: str
@@ -91,6 +92,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     here: dict[str, str]
     there: dict[str, dict[str, str]]
     traced: list[int] = []
+    trouble: str = ""
 
 
 class Request(NamedTuple):
@@ -148,6 +150,7 @@ class Verifier:
         self._there: dict[str, dict[str, str]] = {}
         self._traced: list[int] = []
         self._end = 0
+        self._done = 0
 
     def run(self) -> Verdict:
         """Look at what is stored, then compute it anew.
@@ -165,21 +168,28 @@ class Verifier:
         )  # fmt: skip
         self._there = {class_id(stop.determinism): stop.determinism for stop in stops if stop.determinism}
         self._end = stops[-1].step
-        done = self._recompute(stops)
-        if self._request.trace is not None:
-            self._trace_for_others(stops, self._request.trace)
+        trouble = ""
+        try:
+            self._recompute(stops)
+            if self._request.trace is not None:
+                self._trace_for_others(stops, self._request.trace)
+        except EasyScaleError as error:
+            if not findings:
+                raise
+            trouble = str(error)  # what was found is worth more than this, and may be why
         return Verdict(
             job=job,
             verdict="differs" if findings or self._departures else "verified",
             start=stops[0].step,
             end=stops[-1].step,
             commits=sum(stop.base.manifest is not None for stop in stops),
-            steps=done,
+            steps=self._done - stops[0].step if self._done else 0,
             findings=findings,
             departures=self._departures,
             here=self._here,
             there=self._there,
             traced=self._traced,
+            trouble=trouble,
         )
 
     def _replayer(self, stop: audit.Stop, *, loaders: bool) -> Replayer:
@@ -194,8 +204,8 @@ class Verifier:
     def _begun(self, step: int) -> None:
         self._request.show(step, self._end, "computing anew")
 
-    def _recompute(self, stops: list[audit.Stop]) -> int:
-        """Compute all spans anew, up to the first whose state does not come out; how many steps that were.
+    def _recompute(self, stops: list[audit.Stop]) -> None:
+        """Compute all spans anew, up to the first whose state does not come out.
 
         Code and specification may have changed on the way (`--accept-changes`): each has a process of its own.
         """
@@ -210,14 +220,14 @@ class Verifier:
                         start=start.base, held=held, stop=stop.base, digest=stop.state_digest, history=stop.history
                     )
                     found = replayer.recompute(order)
+                    self._done = stop.step
                     if found.step is not None or found.digest != stop.state_digest:
                         departure = departed(start, stop, found)
                         if departure.state:
                             replayer.close()
                             self._departures.append(self._explained(departure, start, stop))
-                            return stop.step - stops[0].step
+                            return
                         self._departures.append(departure)
-        return stops[-1].step - stops[0].step
 
     def _introduce(self, replayer: Replayer) -> None:
         """Say up front when this device may be expected to give other bits.

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SCRIPT = """
+import os, time
 import torch
 import easyscale as es
 
@@ -38,6 +39,8 @@ class Waves(torch.utils.data.Dataset):
 
 def step(model, batch):
     hidden = torch.tanh(model[0](batch))
+    if os.environ.get("JOB_NOISE"):
+        hidden = hidden + time.perf_counter_ns() % 1009
     return model[1](hidden).square().mean()
 
 def build():
@@ -259,6 +262,31 @@ def test_a_device_of_another_kind_is_warned_of_and_the_operator_in_which_it_diff
     assert departure.operator.here is not None
     assert departure.operator.here.place.startswith("waves.py:")
     assert departure.operator.here.digest != departure.operator.there.digest
+
+
+def test_a_device_that_gives_other_bits_each_time_is_told_from_a_forged_commit(
+    copy: Copy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JOB_NOISE", "1")
+    with ForkServer() as restless:
+        (departure,) = copy.verify(restless, last=FIRST).departures
+    assert departure.step == 0
+    assert "other bits when it computes this step twice" in departure.why
+    assert departure.operator is not None
+    assert departure.operator.here.name == "aten.add.Tensor"
+    assert departure.operator.here.place == f"waves.py:{LINE + 2}"
+
+
+def test_what_is_found_is_told_although_the_job_cannot_be_computed_here(
+    copy: Copy, injected: Callable[[str], None]
+) -> None:
+    code = copy.manifest(FIRST).code
+    copy.path(blob_key(code)).unlink()
+    injected("a blob of a commit tampered with")
+    found = copy.verify()
+    assert [(finding.what, finding.key) for finding in found.findings] == [("code", blob_key(code))]
+    assert "cannot be computed anew here" in found.trouble
+    assert (found.verdict, found.steps) == ("differs", 0)
 
 
 def side(jobs: Jobs, job: str) -> Side:
