@@ -198,11 +198,7 @@ class Verifier:
             job=request.job, spec=stop.spec, code=stop.code, store=self._store.address, folder=str(request.folder),
             device=request.device, loaders=loaders,
         )  # fmt: skip
-        begun = self._begun
-        return Replayer(self._fork_server, begin, begun)
-
-    def _begun(self, step: int) -> None:
-        self._request.show(step, self._end, "computing anew")
+        return Replayer(self._fork_server, begin, lambda step: request.show(step, self._end, "computing anew"))
 
     def _recompute(self, stops: list[audit.Stop]) -> None:
         """Compute all spans anew, up to the first whose state does not come out.
@@ -263,7 +259,10 @@ class Verifier:
                 until = min(max(suspects[-1], reference.step) + 1, stop.step)
                 states = replayer.follow(messages.Follow(start=start.base, until=until)).states
                 if states[0] != reference.states[start.step - reference.base]:
-                    why = "the initial states differ: build() makes other parameters here than in the stored trace"
+                    why = (
+                        "the initial states differ already: build() makes other parameters here; "
+                        f"--from {stop.step} begins with a committed state"
+                    )
                     return msgspec.structs.replace(departure, why=why)
                 parted = parting(reference, states, start.step)
                 suspects = suspects if parted is None else [parted]
@@ -271,7 +270,7 @@ class Verifier:
             traces = replayer.record(messages.Record(start=start.base, steps=tuple(suspects))).traces
         self._store_traces(traces)
         operator, why = self._conclude(traces, reference, stop)
-        return msgspec.structs.replace(departure, operator=operator, why=why)
+        return msgspec.structs.replace(departure, operator=operator, why="; ".join(filter(None, [departure.why, why])))
 
     def _conclude(
         self, traces: tuple[Trace, ...], reference: Trace | None, stop: audit.Stop
@@ -283,7 +282,7 @@ class Verifier:
             found = OperatorDifference(step=restless.step, number=number, here=here, there=here)
             return found, "this device gives other bits when it computes this step twice; that operator is the first"
         ours = traces[-1]
-        if reference is not None and reference.step == ours.step and reference is not ours:
+        if reference is not None and reference.step == ours.step:
             operator = between(ours, reference)
             if operator is not None:
                 return operator, f"that operator is the first; compared with a trace made on {_class(reference)}"
@@ -298,10 +297,9 @@ class Verifier:
                 f"two computations here agree, on a device of the class that wrote commit {stop.step}: it was altered, "
                 "or computed wrong"
             )
-        step = traces[0].step if reference is None else ours.step
         return None, (
             "two computations here agree, so the two classes of devices differ, or the commit was altered; to name the "
-            f"operator: `easyscale verify {self._request.job} --trace {step}` on a device like those of the job "
+            f"operator: `easyscale verify {self._request.job} --trace {ours.step}` on a device like those of the job "
             f"({class_differences(ours.determinism, stop.determinism)}), then verify here again"
         )
 

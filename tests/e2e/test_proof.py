@@ -14,6 +14,7 @@ from easyscale.pipeline.audit import markers
 from easyscale.pipeline.diff import Place, Side, compare
 from easyscale.pipeline.forkserver import ForkServer
 from easyscale.pipeline.messages import Base
+from easyscale.pipeline.trace import BATCH
 from easyscale.pipeline.verify import Request, Verdict, Verifier
 from easyscale.storage import commits
 from easyscale.storage.blobs import blob_key, get_blob, put_blob
@@ -247,21 +248,24 @@ def test_a_device_of_another_kind_is_warned_of_and_the_operator_in_which_it_diff
 ) -> None:
     monkeypatch.setenv("ATEN_CPU_CAPABILITY", "default")
     with ForkServer() as other:
-        first = copy.verify(other)
+        first = copy.verify(other, first=FIRST)
+        assert (first.verdict, first.start, first.here["isa"]) == ("differs", FIRST, "DEFAULT")
         assert "isa" in copy.warnings[0]
         (departure,) = first.departures
         assert departure.state
-        assert departure.operator is None
-        assert f"--trace {max(0, (departure.step or 0) - 1)}`" in departure.why, "what to do to have it named"
+        assert departure.operator is None, "there is nothing yet to compare with"
+        advised = int(departure.why.partition("--trace ")[2].partition("`")[0])
+        assert FIRST <= advised < departure.end
         monkeypatch.delenv("ATEN_CPU_CAPABILITY")
-        traced = copy.verify(trace=departure.step)
-        assert (traced.verdict, traced.here["isa"]) == ("verified", torch.backends.cpu.get_cpu_capability())
-        assert departure.step in traced.traced
-        (departure,) = copy.verify(other).departures
-    assert departure.operator is not None
-    assert departure.operator.here is not None
-    assert departure.operator.here.place.startswith("waves.py:")
-    assert departure.operator.here.digest != departure.operator.there.digest
+        traced = copy.verify(trace=advised)
+        assert traced.verdict == "verified"
+        assert advised in traced.traced
+        (departure,) = copy.verify(other, first=FIRST).departures
+        operator = departure.operator
+        assert operator is not None
+        assert operator.here.name == operator.there.name != BATCH
+        assert operator.here.digest != operator.there.digest
+        assert operator.here.place.startswith("waves.py:")
 
 
 def test_a_device_that_gives_other_bits_each_time_is_told_from_a_forged_commit(
@@ -330,7 +334,7 @@ def test_what_cannot_be_verified_or_compared_is_one_clear_error(jobs: Jobs) -> N
         ("verify", "waves"): ("not in the object store", elsewhere),
         ("diff", "waves", "nobody"): ("no job 'nobody'", {}),
         ("diff", "waves", "waves"): ("compared with itself", {}),
-        ("verify", "waves", "--to", "x"): ("'x' is not a valid int", {}),
+        ("verify", "waves", "--to", "x"): ("valid integer", {}),
         ("verify", "waves", "--from", "-1"): ("-1 is not in the range", {}),
     }
     running = {
