@@ -191,7 +191,7 @@ def _next(job: Summary) -> str:
     if job.state == "paused":
         return f"resume {name} | logs {name}"
     if job.state == "done":
-        return f"logs {name}"
+        return f"logs {name} | verify {name}"
     if job.state == "waiting" and not job.workers:
         return f"worker (and coordinator) | watch {name} | cancel {name}, or run its script again"
     return f"watch {name} | logs {name} -f | pause {name} | cancel {name}"

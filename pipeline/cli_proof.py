@@ -170,6 +170,7 @@ def verdict_lines(verdict: Verdict) -> list[str]:
     lines = [f"{finding}" for finding in verdict.findings]
     for departure in verdict.departures:
         lines += departure_lines(departure)
+    lines += [verdict.trouble] if verdict.trouble else []
     span = f"steps {verdict.start} to {verdict.end}"
     if verdict.verdict == "verified":
         lines.append(f"verified: job {verdict.job!r}, {span}: {verdict.commits} commit(s), each bit as it should be")

@@ -93,10 +93,11 @@ class Span(NamedTuple):
     """One side's way from the last commit in common to where the two differ.
 
     Args:
-        start: the commit in common. top: the manifest at its end. lines: what was recorded, by step.
+        start: the commit in common. digest, top: the manifest at its end. lines: what was recorded, by step.
     """
 
     start: Base
+    digest: str
     top: Manifest
     lines: dict[int, str]
 
@@ -190,7 +191,7 @@ def _span(store: ObjectStore, side: Side, common: int, upto: int) -> Span:
             start = Base(step=manifest.step, manifest=digest)
             break
         lines |= _recorded(store, manifest)
-    return Span(start, newest, lines)
+    return Span(start, top.manifest, newest, lines)
 
 
 def _recorded(store: ObjectStore, manifest: Manifest) -> dict[int, str]:
@@ -214,11 +215,9 @@ def _plain(line: str | None) -> dict[str, Any]:
 def _with_tensors(store: ObjectStore, found: Comparison, ours: Span, theirs: Span) -> Comparison:
     """What differs between the states of the two commits at `apart`."""
     states = []
-    for top in (ours.top, theirs.top):
+    for side in (ours, theirs):
         try:
-            marker = commits.read_marker(store, top.job, top.step)
-            assert marker is not None
-            states.append(trees.flatten(commits.read_commit(store, marker.manifest)[1]))
+            states.append(trees.flatten(commits.read_commit(store, side.digest)[1]))
         except (CorruptError, NotFoundError) as error:
             return msgspec.structs.replace(found, why=f"a commit cannot be read: {error}")
     tensors = differences(*states)

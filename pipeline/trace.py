@@ -183,8 +183,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if left_out or func.namespace != "aten":
             return out
         node = torch._C._current_autograd_node()  # noqa: SLF001 - torch has no other way
-        if node is None:  # of the nodes made so far, this operator's is the newest
-            self._origins[torch._C._autograd._get_sequence_nr() - 1] = place, module  # noqa: SLF001
+        if node is None:  # if the newest node was not there before, it is this operator's
+            self._origins.setdefault(torch._C._autograd._get_sequence_nr() - 1, (place, module))  # noqa: SLF001
         elif not place:
             place, module = self._origins.get(node._sequence_nr(), ("", ""))  # noqa: SLF001 - torch has no other way
         results = _results(func, args, kwargs, out)

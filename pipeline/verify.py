@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
-from ..errors import CorruptError, UserError
+from ..errors import CorruptError, EasyScaleError, UserError
 from ..storage.differences import Difference  # noqa: TC001 - msgspec reads the types
 from . import audit, trace
 from . import replay_messages as messages
@@ -78,6 +78,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         commits: how many were read; steps: how many were computed anew.
         here: the determinism class of this device; there: those of the commits, by their short names.
         traced: steps of which a trace was stored.
+        trouble: why not all could be computed anew, beside what was found.
     """
 
     job: str
@@ -91,6 +92,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     here: dict[str, str]
     there: dict[str, dict[str, str]]
     traced: list[int] = []
+    trouble: str = ""
 
 
 class Request(NamedTuple):
@@ -148,6 +150,7 @@ class Verifier:
         self._there: dict[str, dict[str, str]] = {}
         self._traced: list[int] = []
         self._end = 0
+        self._done = 0
 
     def run(self) -> Verdict:
         """Look at what is stored, then compute it anew.
@@ -165,21 +168,28 @@ class Verifier:
         )  # fmt: skip
         self._there = {class_id(stop.determinism): stop.determinism for stop in stops if stop.determinism}
         self._end = stops[-1].step
-        done = self._recompute(stops)
-        if self._request.trace is not None:
-            self._trace_for_others(stops, self._request.trace)
+        trouble = ""
+        try:
+            self._recompute(stops)
+            if self._request.trace is not None:
+                self._trace_for_others(stops, self._request.trace)
+        except EasyScaleError as error:
+            if not findings:
+                raise
+            trouble = str(error)  # what was found is worth more than this, and may be why
         return Verdict(
             job=job,
             verdict="differs" if findings or self._departures else "verified",
             start=stops[0].step,
             end=stops[-1].step,
             commits=sum(stop.base.manifest is not None for stop in stops),
-            steps=done,
+            steps=self._done - stops[0].step if self._done else 0,
             findings=findings,
             departures=self._departures,
             here=self._here,
             there=self._there,
             traced=self._traced,
+            trouble=trouble,
         )
 
     def _replayer(self, stop: audit.Stop, *, loaders: bool) -> Replayer:
@@ -188,14 +198,10 @@ class Verifier:
             job=request.job, spec=stop.spec, code=stop.code, store=self._store.address, folder=str(request.folder),
             device=request.device, loaders=loaders,
         )  # fmt: skip
-        begun = self._begun
-        return Replayer(self._fork_server, begin, begun)
+        return Replayer(self._fork_server, begin, lambda step: request.show(step, self._end, "computing anew"))
 
-    def _begun(self, step: int) -> None:
-        self._request.show(step, self._end, "computing anew")
-
-    def _recompute(self, stops: list[audit.Stop]) -> int:
-        """Compute all spans anew, up to the first whose state does not come out; how many steps that were.
+    def _recompute(self, stops: list[audit.Stop]) -> None:
+        """Compute all spans anew, up to the first whose state does not come out.
 
         Code and specification may have changed on the way (`--accept-changes`): each has a process of its own.
         """
@@ -210,14 +216,14 @@ class Verifier:
                         start=start.base, held=held, stop=stop.base, digest=stop.state_digest, history=stop.history
                     )
                     found = replayer.recompute(order)
+                    self._done = stop.step
                     if found.step is not None or found.digest != stop.state_digest:
                         departure = departed(start, stop, found)
                         if departure.state:
                             replayer.close()
                             self._departures.append(self._explained(departure, start, stop))
-                            return stop.step - stops[0].step
+                            return
                         self._departures.append(departure)
-        return stops[-1].step - stops[0].step
 
     def _introduce(self, replayer: Replayer) -> None:
         """Say up front when this device may be expected to give other bits.
@@ -252,13 +258,19 @@ class Verifier:
             if reference is not None:
                 until = min(max(suspects[-1], reference.step) + 1, stop.step)
                 states = replayer.follow(messages.Follow(start=start.base, until=until)).states
+                if states[0] != reference.states[start.step - reference.base]:
+                    why = (
+                        "the initial states differ already: build() makes other parameters here; "
+                        f"--from {stop.step} begins with a committed state"
+                    )
+                    return msgspec.structs.replace(departure, why=why)
                 parted = parting(reference, states, start.step)
                 suspects = suspects if parted is None else [parted]
                 reference = self._stored(suspects[-1], stop)
             traces = replayer.record(messages.Record(start=start.base, steps=tuple(suspects))).traces
         self._store_traces(traces)
         operator, why = self._conclude(traces, reference, stop)
-        return msgspec.structs.replace(departure, operator=operator, why=why)
+        return msgspec.structs.replace(departure, operator=operator, why="; ".join(filter(None, [departure.why, why])))
 
     def _conclude(
         self, traces: tuple[Trace, ...], reference: Trace | None, stop: audit.Stop
@@ -270,7 +282,7 @@ class Verifier:
             found = OperatorDifference(step=restless.step, number=number, here=here, there=here)
             return found, "this device gives other bits when it computes this step twice; that operator is the first"
         ours = traces[-1]
-        if reference is not None and reference.step == ours.step and reference is not ours:
+        if reference is not None and reference.step == ours.step:
             operator = between(ours, reference)
             if operator is not None:
                 return operator, f"that operator is the first; compared with a trace made on {_class(reference)}"
@@ -285,10 +297,9 @@ class Verifier:
                 f"two computations here agree, on a device of the class that wrote commit {stop.step}: it was altered, "
                 "or computed wrong"
             )
-        step = traces[0].step if reference is None else ours.step
         return None, (
             "two computations here agree, so the two classes of devices differ, or the commit was altered; to name the "
-            f"operator: `easyscale verify {self._request.job} --trace {step}` on a device like those of the job "
+            f"operator: `easyscale verify {self._request.job} --trace {ours.step}` on a device like those of the job "
             f"({class_differences(ours.determinism, stop.determinism)}), then verify here again"
         )
 
