@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import random
 import signal
+import sys
 import time
 from collections import Counter
 from contextlib import contextmanager
@@ -363,5 +364,8 @@ def running_chaos(folder: Path, model: Path, *, services: str, seed: int, **opti
         chaos = Chaos(cluster, servers, model, seed=seed, **options)
         try:
             yield chaos
+        except AssertionError:
+            print(cluster.logs(), file=sys.stderr)
+            raise
         finally:
             chaos.close()
