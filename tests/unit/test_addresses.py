@@ -18,7 +18,3 @@ from easyscale.pipeline.addresses import own_host
 )
 def test_beside_its_key_value_store_a_worker_is_reached_by_loopback(kv: str) -> None:
     assert own_host(kv) == "127.0.0.1"
-
-
-def test_of_several_members_the_first_shows_the_interface() -> None:
-    assert own_host("etcd://[::1]:2379,127.0.0.1:2380") == "::1"
