@@ -27,7 +27,7 @@ SECONDS = 100.0
 
 @pytest.mark.etcd
 @pytest.mark.seaweedfs
-def test_sixty_preemptions_at_random_fail_no_job_and_change_no_bit(
+def test_preemptions_at_random_fail_no_job_and_change_no_bit(
     tmp_path: Path, reference: Reference, injected: Callable[[str], None]
 ) -> None:
     seed = int(os.environ.get("CHAOS_SEED", "1"))
