@@ -10,8 +10,8 @@ the steps that are computed again, the one under way included. At the end the we
 of the same program that nobody disturbed.
 
 The rivals are used as they come: torchrun with its default rendezvous timeouts (see `Torchrun` for the one thing that
-is not the default) and a script that saves a checkpoint every 20 steps (as often as ours commits); torchft with the lighthouse options of its README. `--torchft` names an
-interpreter that has torchft beside this environment's packages:
+is not the default) and a script that saves a checkpoint every 20 steps, as often as ours commits; torchft with the
+lighthouse options of its README. `--torchft` names an interpreter that has it beside this environment's packages:
 
     python3.11 -m venv /tmp/torchft
     echo $PWD/.venv/lib/python3.11/site-packages > /tmp/torchft/lib/python3.11/site-packages/main.pth
