@@ -11,7 +11,8 @@ of the same program that nobody disturbed.
 
 The rivals are used as they come: torchrun with its default rendezvous timeouts (see `Torchrun` for the one thing that
 is not the default) and a script that saves a checkpoint every 20 steps, as often as ours commits; torchft with the
-lighthouse options of its README, its DDP mended by five lines without which no survivor survives. `--torchft` names an interpreter that has it beside this environment's packages:
+lighthouse options of its README, and its DDP mended by a few lines without which no survivor survives. `--torchft`
+names an interpreter that has it beside this environment's packages:
 
     python3.11 -m venv /tmp/torchft
     echo $PWD/.venv/lib/python3.11/site-packages > /tmp/torchft/lib/python3.11/site-packages/main.pth

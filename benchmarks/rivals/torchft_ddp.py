@@ -13,10 +13,10 @@ from torchft import DistributedDataParallel, DistributedSampler, Manager, Optimi
 
 
 class Wrapped(DistributedDataParallel):
-    """torchft's DDP, mended: that of torchft 0.2.0 ends the survivors by an assertion when an exchange over gloo breaks."""
+    """torchft's DDP, mended: that of 0.2.0 ends the survivors by an assertion when an exchange over gloo breaks."""
 
     @staticmethod
-    def _comm_hook(state: Manager, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    def _comm_hook(state, bucket):  # DDP looks at annotations, and takes no strings
         work = state.allreduce(bucket.buffer())
         work.wait()
         future = getattr(work.get_future(), "_fut", None)
