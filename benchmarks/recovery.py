@@ -9,9 +9,10 @@ a line when a step is finished, so all are measured alike: a kill costs the time
 the steps that are computed again, the one under way included. At the end the weights are compared with those of a run
 of the same program that nobody disturbed.
 
-The rivals are used as they come: torchrun with its default rendezvous timeouts and a script that saves a checkpoint
-every 20 steps (as often as ours commits); torchft with the lighthouse options of its README. `--torchft` names an
-interpreter that has torchft beside this environment's packages:
+The rivals are used as they come: torchrun with its default rendezvous timeouts (see `Torchrun` for the one thing that
+is not the default) and a script that saves a checkpoint every 20 steps, as often as ours commits; torchft with the
+lighthouse options of its README, and its DDP mended by a few lines without which no survivor survives. `--torchft`
+names an interpreter that has it beside this environment's packages:
 
     python3.11 -m venv /tmp/torchft
     echo $PWD/.venv/lib/python3.11/site-packages > /tmp/torchft/lib/python3.11/site-packages/main.pth
@@ -153,7 +154,7 @@ class Rival:
         self._env = os.environ | self.ledger.env | {
             "MODEL_FOLDER": str(folder / "code"), "STEPS": str(STEPS[model]), "EVERY": str(EVERY),
             "CHECKPOINT": str(folder / "checkpoint.pt"), "RESULT": str(self._result), "GLOO_SOCKET_IFNAME": "lo",
-            "OMP_NUM_THREADS": "1",
+            "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
         }  # fmt: skip
         self._running: list[subprocess.Popen[bytes]] = []
         self._others: list[subprocess.Popen[bytes]] = []
@@ -210,7 +211,11 @@ class Rival:
 
 
 class Torchrun(Rival):
-    """Three torchrun agents with one worker each. The store of their rendezvous runs where no kill hits it."""
+    """Three torchrun agents with one worker each.
+
+    The store of their rendezvous runs where no kill hits it. The store of the workers is made anew for each round: by
+    default it stays with the first agent, and when that is killed, the others wait for it in vain.
+    """
 
     def _prepare(self) -> None:
         (self._port,) = free_ports(1)

@@ -66,15 +66,16 @@ def host_and_port(address: str) -> tuple[str, int]:
 def own_host(kv: str) -> str:
     """Where others reach this machine: the interface that leads to the key-value store.
 
-    With a store in a file, nobody else can have it.
+    With a store in a file, nobody else can have it. Of several members of etcd the first one is looked at.
     """
-    parts = urlsplit(kv)
-    if parts.hostname is None:
+    first = urlsplit(kv).netloc.partition(",")[0]
+    if not first:
         return "127.0.0.1"
+    host = urlsplit(f"//{first}").hostname
     try:
-        family, _, _, _, place = socket.getaddrinfo(parts.hostname, parts.port or 1, type=socket.SOCK_DGRAM)[0]
+        family, _, _, _, place = socket.getaddrinfo(host, 1, type=socket.SOCK_DGRAM)[0]  # any port: nothing is sent
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(place)  # sends nothing
+            probe.connect(place)
             return str(probe.getsockname()[0])
     except OSError:
         return "127.0.0.1"

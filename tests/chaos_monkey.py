@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import random
 import signal
+import sys
 import time
 from collections import Counter
 from contextlib import contextmanager
@@ -153,6 +154,7 @@ class Chaos:
         self._job, self._began = "", 0.0
         self._told, self._deaths = (0, 0), 0
         self._joining = 0
+        self._most, self._until = 0, 0.0
         weights = WEIGHTS | (SERVICE_WEIGHTS if servers.etcd else {})
         self._kinds, self._weights = [*weights], [*weights.values()]
         for _ in range(workers):
@@ -179,13 +181,16 @@ class Chaos:
         """The specification of its jobs."""
         return inspected(self._script)[0]
 
-    def run(self, preemptions: int, on_end: Callable[[Trained], None] = lambda job: None) -> None:
+    def run(
+        self, preemptions: int, on_end: Callable[[Trained], None] = lambda job: None, seconds: float = float("inf")
+    ) -> None:
         """Train jobs, one after another, until so much has happened; the last one is let finish.
 
         Args:
-            on_end: called with each job that has ended.
+            on_end: called with each job that has ended. seconds: after that long nothing more happens.
         """
         before, began = self.ledger.computed - self.ledger.runners, time.monotonic()
+        self._most, self._until = preemptions, began + seconds
         number = itertools.count(1)
         self._submit(f"job-{next(number)}")
         try:
@@ -194,16 +199,20 @@ class Chaos:
                 if (ended := self._ended()) is not None:
                     self.tally.trained.append(ended)
                     on_end(ended)
-                    if self.tally.preemptions >= preemptions:
+                    if self._enough:
                         return
                     self._submit(f"job-{next(number)}")
-                if self.tally.preemptions < preemptions:
-                    self._burst(preemptions)
+                if not self._enough:
+                    self._burst()
                 time.sleep(0.02)
         finally:
             self.tally.runners = self.ledger.runners
             self.tally.computed = self.ledger.computed - self.ledger.runners - before
             self.tally.seconds = time.monotonic() - began
+
+    @property
+    def _enough(self) -> bool:
+        return self.tally.preemptions >= self._most or time.monotonic() > self._until
 
     def _submit(self, name: str) -> None:
         self._job, self._began = name, time.monotonic()
@@ -233,10 +242,10 @@ class Chaos:
 
     # ---- misfortune
 
-    def _burst(self, most: int) -> None:
+    def _burst(self) -> None:
         """One to three events; then wait until the job has got over them."""
         for _ in range(self._chance.choices([1, 2, 3], [60, 30, 10])[0]):
-            if self.tally.preemptions < most:
+            if not self._enough:
                 self._event()
             time.sleep(self._chance.uniform(0.0, 0.15))
         steps = self._chance.randint(1, 5)
@@ -363,5 +372,8 @@ def running_chaos(folder: Path, model: Path, *, services: str, seed: int, **opti
         chaos = Chaos(cluster, servers, model, seed=seed, **options)
         try:
             yield chaos
+        except AssertionError:
+            print(cluster.logs(), file=sys.stderr)
+            raise
         finally:
             chaos.close()
