@@ -34,8 +34,10 @@ _numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
-def three_members(etcd_cluster: Callable[[], EtcdCluster]) -> EtcdCluster:
-    return etcd_cluster()
+def three_members(etcd_cluster: Callable[[], EtcdCluster]) -> Iterator[EtcdCluster]:
+    cluster = etcd_cluster()
+    yield cluster
+    cluster.close()
 
 
 @pytest.fixture(
