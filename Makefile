@@ -40,6 +40,8 @@ bench: install
 	$(BIN)/python benchmarks/storage.py
 	$(BIN)/python benchmarks/storage.py --store seaweedfs --rounds 3
 	$(BIN)/python benchmarks/restart.py
+	$(BIN)/python benchmarks/elastic.py
+	$(BIN)/python benchmarks/chaos.py --preemptions 1000 --services etcd
 
 clean:
 	rm -rf $(VENV) .easyscale .pytest_cache .mypy_cache .ruff_cache build *.egg-info

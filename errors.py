@@ -128,6 +128,10 @@ class DivergenceError(EasyScaleError):
     """Two computations of the same step gave different states: the promise of determinism is broken."""
 
 
+class WrongReplicaError(EasyScaleError):
+    """This replica was found to hold or to compute other bits than it should; its device is not to be trusted."""
+
+
 class NonFiniteError(EasyScaleError):
     """A NaN or an infinity in a loss, a gradient or a state, which the job's policy does not allow to pass over."""
 

@@ -105,7 +105,7 @@ def ours(job: Job, folder: Path) -> Generator[None, None, None]:
     committer.enter(1, messages.Base())
     session = Session(run, spec.total_steps, spec.commit_every)
     samples = spec.ests * spec.batch_size
-    generation = Generation(session, engine, LocalLane(), committer, say, time.monotonic, samples=samples)
+    generation = Generation(session, engine, LocalLane(), committer, say, time.monotonic, samples, lambda _: None)
     done = engine.step
     try:
         for _ in generation.run():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import keys, ranges
+from . import keys, quarantine, ranges
 from .kv import Compare, Delete, Put, absent, unchanged
 from .transactions import Txn
 
@@ -53,8 +53,12 @@ def allot(view: View, jobs: list[JobView], alive: dict[str, records.WorkerRecord
 
 
 def willing(record: records.WorkerRecord, job: JobView) -> bool:
-    """Whether a worker would run this job."""
-    return record.only in (None, job.name) and job.record.spec not in record.refusals
+    """Whether a worker would run this job, and may."""
+    return (
+        record.only in (None, job.name)
+        and job.record.spec not in record.refusals
+        and not quarantine.reason(record, job)
+    )
 
 
 def assign(view: View, allotted: dict[str, list[str]], alive: dict[str, records.WorkerRecord]) -> list[Txn]:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from . import reasons, records
+from . import quarantine, reasons, records
 
 if TYPE_CHECKING:
+    from .membership import Losses
     from .observed import Observed
     from .views import Entry, JobView
 
@@ -99,6 +100,7 @@ def charge(job: JobView, status: records.Status, ended: Ended) -> records.Status
     for purse in set() if ended.more else {CHARGED[cause] for cause in ended.causes.values() if cause in CHARGED}:
         streak[purse] = streak.get(purse, 0) + 1
     status = replace(status, attempts=attempts, streak=streak, streak_step=max(reached, status.streak_step))
+    status = quarantine.charge(job, status, ended)
     return _judge(job, status, ended)
 
 
@@ -124,18 +126,18 @@ def _judge(job: JobView, status: records.Status, ended: Ended) -> records.Status
 
 
 def begin_recovery(
-    job: JobView, status: records.Status, lost: Lost, alive: Alive, observed: Observed, now: float
+    job: JobView, status: records.Status, losses: Losses, alive: Alive, observed: Observed, now: float
 ) -> records.Status:
     """Begin to time how long it takes to get over a loss; a successor goes on with that."""
-    if not job.counts or status.loss is not None or all(cause == "preempted" for cause in lost.values()):
+    if not job.counts or status.loss is not None:
         return status
     ran = job.progress is not None and job.progress.value.generation == job.generation
     if not ran and not observed.claimed(job):
         return status  # nobody had begun: there is nothing to get over
     seen = [job.progress.value.step if job.progress else 0]
     seen += [r.progress.step for r in alive.values() if r.job == job.name and r.progress]
-    cause = reasons.short("; ".join(f"{worker} {cause}" for worker, cause in sorted(lost.items())), 200)
-    signs = [sign for worker in lost if (sign := observed.last_sign(worker)) is not None]
+    cause = reasons.short(reasons.lost_by(losses), 200)
+    signs = [sign for worker in [*losses.ended, *losses.accused] if (sign := observed.last_sign(worker)) is not None]
     passed = round(now - min(signs, default=now), 3)
     loss = records.Loss(cause=cause, generation=job.generation, last_step=max(seen), seconds=passed)
     observed.loss_began(job.name, loss, now)

@@ -6,16 +6,51 @@ that those who are still preparing join in one generation.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from . import ranges
+from . import breaks, lanes, ranges
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from . import records
     from .attempts import Alive, Lost
+    from .breaks import Breaks
     from .observed import Observed
     from .views import JobView, View
+
+
+LANE_SECONDS = 5.0
+"""How long nothing must have stood in the way of direct exchanges before members give up the object store for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """What has happened to the current generation.
+
+    Args:
+        ended: members whose attempt has ended, and why.
+        accused: members that others have lost, and by whose word. Their attempts are counted when they end.
+        broken: why the exchange broke: members cannot go on, even if all of them live. "": it did not.
+    """
+
+    ended: Lost = field(default_factory=dict)
+    accused: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    broken: str = ""
+
+    def __contains__(self, worker: str) -> bool:
+        return worker in self.ended or worker in self.accused
+
+    @property
+    def gently(self) -> bool:
+        """Whether nobody was lost but those who were told to go."""
+        return not self.accused and not self.broken and all(cause == "preempted" for cause in self.ended.values())
+
+    @property
+    def any(self) -> bool:
+        """Whether the generation cannot go on as it is."""
+        return bool(self.ended or self.accused or self.broken)
 
 
 @dataclass(slots=True)
@@ -23,16 +58,24 @@ class Membership:
     """Decides for one job at a time.
 
     Args:
-        observed: what the planner has seen.
+        observed, breaks: what the planner has seen and heard.
         claim_patience, settle: seconds; see the constants of `planner.py`.
     """
 
     observed: Observed
+    breaks: Breaks
     claim_patience: float
     settle: float
 
-    def lost(self, job: JobView, view: View, alive: Alive, now: float) -> Lost:
-        """Members of the current generation that cannot take part any more, and why."""
+    def losses(self, job: JobView, view: View, alive: Alive, now: float) -> Losses:
+        """What has happened to the current generation."""
+        ended = self._ended(job, view, alive, now)
+        accused = {worker: by for worker, by in breaks.accused(job, alive).items() if worker not in ended}
+        words = breaks.told(job, alive)
+        return Losses(ended, accused, next((words[worker].why or "unknown" for worker in sorted(words)), ""))
+
+    def _ended(self, job: JobView, view: View, alive: Alive, now: float) -> Lost:
+        """Members that cannot take part any more, and why."""
         lost: Lost = {}
         claims, claimed = job.claims, self.observed.claimed(job)
         age = self.observed.since(f"plan {job.name}", job.generation, now)
@@ -55,51 +98,68 @@ class Membership:
                 self.observed.pass_over(job.name, worker, now)
         return lost
 
-    def hold(self, job: JobView, lost: Lost, allotted: list[str], alive: Alive, now: float) -> bool:
+    def hold(self, job: JobView, losses: Losses, allotted: list[str], alive: Alive, now: float) -> bool:
         """Whether the generation must not end yet: members commit under it what only they hold."""
-        if not job.members or any(cause != "preempted" for cause in lost.values()):
+        if not job.members or not losses.gently:
             return False
-        if _stopping(job, lost, allotted):
+        if _stopping(job, losses, allotted):
             return not self._let_go(job, alive, now)
-        staying = [m.worker for m in job.members if m.worker in allotted and m.worker not in lost]
+        staying = [m.worker for m in job.members if m.worker in allotted and m.worker not in losses]
         return self._hands_over(job, staying, alive, now)
 
     def next(
-        self,
-        job: JobView,
-        over: bool,
-        allotted: list[str],
-        alive: Alive,
-        lost: Lost,
-        hold: bool,
-        now: float,
+        self, job: JobView, view: View, allotted: list[str], alive: Alive, losses: Losses, now: float
     ) -> tuple[records.Member, ...] | None:
-        """The members of the next generation, or None to leave things as they are. `over`: there need be none."""
-        if over:
-            return () if job.members else None
-        if hold:
-            return None
-        if _stopping(job, lost, allotted):
+        """The members of the next generation, or None to leave things as they are."""
+        if _stopping(job, losses, allotted):
             return ()
-        candidates = [w for w in allotted if w not in lost and self._can_serve(job, alive[w], now)]
         spec = job.record
+        candidates = [w for w in allotted if w not in losses and self._can_serve(job, view, alive[w], now)]
         staying = [m.worker for m in job.members if m.worker in candidates]
         newcomers = [w for w in candidates if w not in staying]
-        workers = (staying + newcomers)[: spec.ests]
+        workers = lanes.fitting(staying + newcomers, alive, self.breaks.apart(now))[0][: spec.ests]
         if len(workers) < spec.min_workers:
-            workers = []
+            workers = self._keepers(job, alive, losses)
         members = ranges.even(spec.ests, workers)
-        if members == job.members and not lost and not _reread(job):
+        if members == job.members and not losses.any and not _reread(job) and not self._nearer(job, alive, now):
             return None
         if not job.members and not members:
             return None
-        shrinking = bool(lost) or len(staying) < len(job.members)
-        pending = [w for w in allotted if alive[w].state in ("idle", "preparing") and w not in lost]
+        shrinking = losses.any or len(staying) < len(job.members) or not workers
+        pending = [w for w in allotted if alive[w].state in ("idle", "preparing") and w not in losses]
         if not shrinking and pending and len(workers) < spec.ests:
             grown = self.observed.since(f"growth {job.name}", (job.generation, bool(newcomers)), now)
             if grown < self.settle:
                 return None
         return members
+
+    def lane(self, members: Sequence[records.Member], alive: Alive, now: float) -> records.LaneKind:
+        """The lane of a generation of these members."""
+        return lanes.choose([member.worker for member in members], alive, self.breaks.apart(now))
+
+    def left_out(
+        self, job: JobView, members: Sequence[records.Member], allotted: list[str], alive: Alive, now: float
+    ) -> str:
+        """Why some that are ready are no members: "" if they are."""
+        mine = [member.worker for member in members]
+        ready = [w for w in allotted if w not in mine and alive[w].job == job.name and alive[w].state == "ready"]
+        return lanes.fitting(mine + ready, alive, self.breaks.apart(now))[1]
+
+    def _keepers(self, job: JobView, alive: Alive, losses: Losses) -> list[str]:
+        """Members who survive a loss and cannot go on: in a generation of their own they commit what only they hold."""
+        survivors = [m.worker for m in job.members if m.worker in alive and m.worker not in losses]
+        survivors = [w for w in survivors if alive[w].job == job.name and alive[w].state in ("ready", "running")]
+        claims = [claim.value for claim in job.claims.values() if claim.value.worker in survivors]
+        held = [claim.held for claim in claims] + [p.step for w in survivors if (p := alive[w].progress) is not None]
+        return survivors if losses.any and max(held, default=0) > job.base[0] else []
+
+    def _nearer(self, job: JobView, alive: Alive, now: float) -> bool:
+        """Whether members that use the object store have been able to reach each other for a while."""
+        if len(job.members) < 2 or job.plan is None or job.plan.value.lane == "peer":
+            return False
+        lane = self.lane(job.members, alive, now)
+        stable = self.observed.since(f"lane {job.name}", (job.generation, lane), now)
+        return lane == "peer" and stable >= LANE_SECONDS
 
     def _hands_over(self, job: JobView, staying: list[str], alive: Alive, now: float) -> bool:
         """Whether only a member that goes holds the newest state: it commits it under this generation first."""
@@ -124,18 +184,21 @@ class Membership:
         waited = self.observed.since(f"pause {job.name}", (job.generation, job.base, unsaved), now)
         return not unsaved or waited > self.claim_patience
 
-    def _can_serve(self, job: JobView, record: records.WorkerRecord, now: float) -> bool:
+    def _can_serve(self, job: JobView, view: View, record: records.WorkerRecord, now: float) -> bool:
         if self.observed.passed_over(job.name, record.id, self.claim_patience, now):
             return False
-        report = job.reports.get(record.id)
-        return record.job == job.name and record.state in ("ready", "running") and report is None
+        if record.job != job.name or record.id in job.reports:
+            return False
+        if job.slot_of(record.id) is not None:
+            return record.state in ("ready", "running")
+        # Not one that is in the middle of an older generation's step: all others would have to wait for its end.
+        return self.breaks.cleared(job, record, view.workers[record.id].kv.mod_revision)
 
 
-def _stopping(job: JobView, lost: Lost, allotted: list[str]) -> bool:
+def _stopping(job: JobView, losses: Losses, allotted: list[str]) -> bool:
     """Whether all members stop for good, as the job pauses, they leave or others need them, and none of them failed."""
     going = not any(member.worker in allotted for member in job.members)
-    willing = all(cause == "preempted" for cause in lost.values())
-    return bool(job.members) and (going or job.desired == "paused") and willing
+    return bool(job.members) and (going or job.desired == "paused") and losses.gently
 
 
 def _reread(job: JobView) -> bool:

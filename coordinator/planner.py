@@ -16,13 +16,14 @@ import msgspec
 from . import attempts, keys, reasons, records
 from .allotment import allot, assign
 from .attempts import MAX_COUNTED
+from .breaks import Breaks
 from .kv import Compare, Delete, Put, absent, unchanged
-from .membership import Membership
+from .membership import Losses, Membership
 from .observed import Observed
 from .transactions import Txn
 
 if TYPE_CHECKING:
-    from .attempts import Alive, Lost
+    from .attempts import Alive
     from .views import Entry, JobView, View
 
 STALE_SECONDS = 15.0
@@ -46,11 +47,13 @@ class Planner:
         self, stale: float = STALE_SECONDS, claim_patience: float = CLAIM_SECONDS, settle: float = SETTLE_SECONDS
     ) -> None:
         self._observed = Observed(stale)
-        self._membership = Membership(self._observed, claim_patience, settle)
+        self._breaks = Breaks()
+        self._membership = Membership(self._observed, self._breaks, claim_patience, settle)
 
     def decide(self, view: View, now: float) -> list[Txn]:
         """The transactions that this picture calls for."""
         alive = self._observed.alive(view, now)
+        self._breaks.hear(view, alive, now)
         jobs = sorted(
             (job for job in view.jobs.values() if job.spec is not None),
             key=lambda job: (-job.record.priority, job.spec.kv.create_revision if job.spec else 0),
@@ -66,22 +69,26 @@ class Planner:
         more = len(job.reports) > MAX_COUNTED
         if more:  # the rest is for the next decisions
             job = replace(job, reports=dict(sorted(job.reports.items())[:MAX_COUNTED]))
-        before = job.status.value if job.status else records.Status()
-        lost = self._membership.lost(job, view, alive, now)
-        hold = self._membership.hold(job, lost, allotted, alive, now)
+        status = before = job.status.value if job.status else records.Status()
+        losses = self._membership.losses(job, view, alive, now)
+        hold = self._membership.hold(job, losses, allotted, alive, now)
         if hold:
-            lost = {}  # their generation goes on: they are counted when it ends, and only then
+            losses = Losses()  # their generation goes on: they are counted when it ends, and only then
         elsewhere = {m.worker for other in view.jobs.values() if other.name != job.name for m in other.members}
-        ended = attempts.ended(job, assigned, elsewhere, lost, alive, self._observed.left)
+        ended = attempts.ended(job, assigned, elsewhere, losses.ended, alive, self._observed.left)
         ended.more |= more
-        status = attempts.begin_recovery(job, before, lost, alive, self._observed, now)
+        if not losses.gently:
+            status = attempts.begin_recovery(job, before, losses, alive, self._observed, now)
         status = attempts.charge(job, status, ended)
         status = attempts.finish(job, status, self._observed, now)
-        members = self._membership.next(job, status.state in records.TERMINAL, allotted, alive, lost, hold, now)
-        status = _explain(job, status, members if members is not None else job.members, allotted, alive)
+        members = None if hold else self._membership.next(job, view, allotted, alive, losses, now)
+        if status.state in records.TERMINAL:
+            members = () if job.members else None
+        status = self._explain(job, status, members if members is not None else job.members, allotted, alive, now)
         operations: list[Put | Delete] = [Delete(entry.kv.key) for entry in ended.reports]
         if members is not None:
-            operations += _new_generation(job, members, lost)
+            lane = self._membership.lane(members, alive, now)
+            operations += _new_generation(job, members, lane, losses)
         if job.status is None or status != before:
             operations.append(Put(keys.status(job.name), records.encode(status)))
         operations += [Delete(entry.kv.key) for entry in ended.assignments]
@@ -93,39 +100,50 @@ class Planner:
         compares += [unchanged(entry.kv) for entry in ended.assignments]
         return [Txn(f"decide {job.name}", tuple(compares), tuple(operations))]
 
+    def _explain(
+        self,
+        job: JobView,
+        status: records.Status,
+        members: tuple[records.Member, ...],
+        allotted: list[str],
+        alive: Alive,
+        now: float,
+    ) -> records.Status:
+        """State and reason as people should read them."""
+        status = msgspec.structs.replace(status, waits_for="")
+        if status.state in records.TERMINAL:
+            return status
+        if job.desired == "paused":
+            if members:
+                return msgspec.structs.replace(status, state="running", reason="pausing: committing first")
+            return msgspec.structs.replace(status, state="paused", reason="paused by the user")
+        left_out = self._membership.left_out(job, members, allotted, alive, now)
+        if members:
+            return msgspec.structs.replace(status, state="running", reason=reasons.trouble_of(members, alive, left_out))
+        waits_for, reason = reasons.waiting_for(job.record, allotted, alive, left_out, status.quarantined)
+        return msgspec.structs.replace(status, state="waiting", reason=reason, waits_for=waits_for)
 
-def _new_generation(job: JobView, members: tuple[records.Member, ...], lost: Lost) -> list[Put | Delete]:
+
+def _new_generation(
+    job: JobView, members: tuple[records.Member, ...], lane: records.LaneKind, losses: Losses
+) -> list[Put | Delete]:
     """The plan, and the claims that end with the old one."""
     bounds = [0, *(member.last for member in members)]
     assert all(m.first == before < m.last for m, before in zip(members, bounds, strict=False)), "ranges are contiguous"
     assert not members or bounds[-1] == job.record.ests, "a plan covers all ESTs exactly"
     assert len({member.worker for member in members}) == len(members), "a worker has one slot"
     plan = records.Plan(
-        generation=job.generation + 1, members=members, cause=reasons.cause_of_change(job, members, lost)
+        generation=job.generation + 1,
+        lane=lane,
+        members=members,
+        cause=reasons.cause_of_change(job, members, lane, losses),
     )
     # A lost member's claim may outlive it (an election restarts leases): its peers must not wait for it.
-    gone = [slot for slot, m in enumerate(job.members) if m.worker in lost and slot in job.claims]
+    gone = [slot for slot, m in enumerate(job.members) if m.worker in losses and slot in job.claims]
     removals = [Delete(keys.claim(job.name, job.generation, slot)) for slot in gone]
     if len(gone) > MAX_COUNTED:  # all of them, then: it costs the survivors one step
         removals = [Delete(keys.generation_claims(job.name, job.generation), prefix=True)]
     return [Put(keys.plan(job.name), records.encode(plan)), *removals]
-
-
-def _explain(
-    job: JobView, status: records.Status, members: tuple[records.Member, ...], allotted: list[str], alive: Alive
-) -> records.Status:
-    """State and reason as people should read them."""
-    status = msgspec.structs.replace(status, waits_for="")
-    if status.state in records.TERMINAL:
-        return status
-    if job.desired == "paused":
-        if members:
-            return msgspec.structs.replace(status, state="running", reason="pausing: committing first")
-        return msgspec.structs.replace(status, state="paused", reason="paused by the user")
-    if members:
-        return msgspec.structs.replace(status, state="running", reason=reasons.trouble_of(members, alive))
-    waits_for, reason = reasons.waiting_for(job.record, allotted, alive)
-    return msgspec.structs.replace(status, state="waiting", reason=reason, waits_for=waits_for)
 
 
 def _as_read(entry: Entry[records.Plan] | Entry[records.Status] | None, key: str) -> Compare:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .quarantine import device_of
+
 if TYPE_CHECKING:
     from . import records
+    from .membership import Losses
     from .views import JobView
 
 VANISHED = "the worker vanished (its lease ended)"
@@ -17,12 +20,21 @@ def short(text: str, length: int) -> str:
     return text if len(text) <= length else text[: length - 4] + " ..."
 
 
-def cause_of_change(job: JobView, members: tuple[records.Member, ...], lost: dict[str, records.Cause]) -> str:
+def lost_by(losses: Losses) -> str:
+    """What has happened to a generation."""
+    parts = [f"{worker} {cause}" for worker, cause in sorted(losses.ended.items())]
+    parts += [f"{worker} lost by {short(', '.join(by), 100)}" for worker, by in sorted(losses.accused.items())]
+    return "; ".join(parts) or f"the exchange between peers broke: {losses.broken}"
+
+
+def cause_of_change(job: JobView, members: tuple[records.Member, ...], lane: records.LaneKind, losses: Losses) -> str:
     """Why a new generation is planned."""
-    if lost:
-        return short("; ".join(f"{worker}: {cause}" for worker, cause in sorted(lost.items())), 500)
+    if losses.any:
+        return short(lost_by(losses), 500)
     before, after = {m.worker for m in job.members}, {m.worker for m in members}
     parts = [f"{w} joins" for w in sorted(after - before)] + [f"{w} leaves" for w in sorted(before - after)]
+    if not parts and job.plan is not None and job.plan.value.lane != lane:
+        return "the members reach each other now"
     return short("; ".join(parts), 500) or "agree anew: a commit is damaged"
 
 
@@ -38,23 +50,32 @@ def failed_because(failure: records.Failure, status: records.Status) -> str:
     return f"step {failure.step} ended {times} attempts without progress; it is quarantined. Last: {failure.message}"
 
 
-def trouble_of(members: tuple[records.Member, ...], alive: dict[str, records.WorkerRecord]) -> str:
-    """What a job that runs is in trouble with: "" when it is not."""
+def trouble_of(members: tuple[records.Member, ...], alive: dict[str, records.WorkerRecord], left_out: str) -> str:
+    """What a job that runs is in trouble with, "" if nothing. `left_out`: why some that are ready do not serve it."""
     here = [alive[member.worker] for member in members if member.worker in alive]
-    return short("; ".join(f"{record.name}: {record.trouble}" for record in here if record.trouble), 2000)
+    troubles = [f"{record.name}: {record.trouble}" for record in here if record.trouble]
+    return short("; ".join([*troubles, left_out] if left_out else troubles), 2000)
 
 
 def waiting_for(
-    spec: records.JobRecord, allotted: list[str], alive: dict[str, records.WorkerRecord]
+    spec: records.JobRecord,
+    allotted: list[str],
+    alive: dict[str, records.WorkerRecord],
+    left_out: str,
+    quarantined: dict[str, str],
 ) -> tuple[records.WaitsFor, str]:
     """What a job without members waits for."""
     here = [alive[w] for w in allotted if w in alive]
     refused = [f"{r.name}: {r.refusals[spec.spec]}" for r in alive.values() if spec.spec in r.refusals]
+    kept = [f"{r.name}: {why}" for r in alive.values() if (why := quarantined.get(device_of(r)))]
+    if left_out:
+        return "more", f"workers that can serve it together are fewer than {spec.min_workers}: {left_out}"
     if here:
         doing = ", ".join(f"{r.name} is {r.state}" for r in here)
         return "ready", short(f"workers are getting ready ({doing})", 500)
-    if refused and len(refused) == len(alive):
-        return "willing", short("every worker refused this job: " + "; ".join(sorted(refused)), 4000)
+    if (refused or kept) and len(refused) + len(kept) >= len(alive):
+        how = "every worker refused this job" if not kept else "every worker refused this job or is in quarantine"
+        return "willing", short(f"{how}: " + "; ".join(sorted(refused + kept)), 4000)
     if not alive:
         return "workers", "no worker is alive"
     staying = sum(1 for r in alive.values() if not r.leaving)

@@ -33,6 +33,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Args:
         step: steps done, the step number of the state it holds.
         started: the step at which its generation began.
+        lane, sent: how its generation exchanges partials (`local`: it is alone), and bytes sent in the last step.
         loss, lr: of the last step; `samples_per_second` over the last seconds; `step_seconds` of the last step.
     """
 
@@ -44,7 +45,11 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     lr: float | None = None
     samples_per_second: float = 0.0
     step_seconds: float = 0.0
+    lane: str = ""
+    sent: int = 0
 
+
+LaneChoice = Literal["auto", "peer", "store"]
 
 LaneKind = Literal["peer", "store"]
 """How the members of a generation exchange partials: directly, or through the object store. Never visible in bits."""
@@ -92,7 +97,7 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     leaving: bool = False
     only: str | None = None
     beat: int = 0
-    lane: Literal["auto", "peer", "store"] = "auto"
+    lane: LaneChoice = "auto"
     address: str = ""
     unreached: tuple[str, ...] = ()
     broken: Broken | None = None
@@ -197,7 +202,7 @@ class Damage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """Why an attempt of a worker ended."""
+    """Why an attempt of a worker ended. `device`: on what, as a quarantine names it."""
 
     worker: str
     generation: int
@@ -205,6 +210,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     message: str = ""
     traceback: str = ""
+    device: str = ""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
@@ -254,6 +260,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         streak: attempts ended by `died`, `hang` or `raised` since the job last got further than `streak_step`.
         recoveries: the newest ones; `recovered` counts all. loss: what it is getting over just now.
         damage: damaged objects that were found.
+        quarantined: devices that the job keeps away from -> the evidence that they hold or compute wrong bits.
     """
 
     state: JobState = "waiting"
@@ -267,6 +274,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     recovered: int = 0
     loss: Loss | None = None
     damage: tuple[str, ...] = ()
+    quarantined: dict[str, str] = {}
 
 
 class LogRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,6 +55,46 @@ def _resolved(kv: str | None, store: str | None, folder: str | None) -> Settings
                 "use file:///path on one machine; etcd://host:2379 and s3://bucket/prefix for several",
             )
     return found
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """The parts of `host:port` or `[host]:port`."""
+    host, _, port = address.rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def own_host(kv: str) -> str:
+    """Where others reach this machine: the interface that leads to the key-value store.
+
+    With a store in a file, nobody else can have it.
+    """
+    parts = urlsplit(kv)
+    if parts.hostname is None:
+        return "127.0.0.1"
+    try:
+        family, _, _, _, place = socket.getaddrinfo(parts.hostname, parts.port or 1, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(place)  # sends nothing
+            return str(probe.getsockname()[0])
+    except OSError:
+        return "127.0.0.1"
+
+
+def require_own(host: str) -> None:
+    """Refuse an address that this machine does not have.
+
+    Raises:
+        UserError: nothing can listen there.
+    """
+    try:
+        family, kind, _, _, place = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.bind(place)
+    except (OSError, UnicodeError) as error:
+        raise UserError(
+            f"--address {shown(host)} is no address of this machine: {error}",
+            "name one of its network interfaces, by name or number, as other workers reach it",
+        ) from error
 
 
 def _path_of(address: str) -> Path:

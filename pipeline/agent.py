@@ -15,6 +15,7 @@ import structlog
 
 from ..coordinator import keys, records
 from ..coordinator.kv import Delete, Put, absent, unchanged
+from ..coordinator.quarantine import device_of
 from ..coordinator.transactions import Txn
 from . import messages
 from .actions import Action, Exit, Send, Start, Write
@@ -90,6 +91,16 @@ class Agent:
         if self.runner is not None:
             self.runner.hear(message, now)
 
+    def on_reach(self, unreached: tuple[str, ...]) -> None:
+        """Which of the job's other workers cannot be connected to."""
+        self.me = msgspec.structs.replace(self.me, unreached=unreached)
+
+    @property
+    def met_for(self) -> str | None:
+        """The job for which the runner can be met by peers, or None."""
+        runner = self.runner
+        return runner.job if runner is not None and runner.ready is not None and runner.ready.address else None
+
     def on_exit(self, how: str) -> None:
         """The runner's process is gone. `how` names signal or status, with the last lines of its log."""
         runner, self.runner = self.runner, None
@@ -103,6 +114,7 @@ class Agent:
             step=end.step,
             message=records.cut(end.message, MAX_MESSAGE),
             traceback=records.cut(end.traceback, MAX_TRACEBACK, end=True),
+            device=device_of(self.me),
         )
         self._report = (runner.job, report)
         if end.cause in ("memory", "refused"):
@@ -343,6 +355,7 @@ class Agent:
         )
         runner.phase, runner.told, runner.started = "running", None, job.generation
         runner.pausing = runner.leaving = False
+        runner.broken = None
         yield Send(runner.run)
 
     def _leave(
@@ -415,8 +428,10 @@ class Agent:
             self.me,
             state=state,
             job=runner.job if runner else None,
+            address=runner.ready.address if runner and runner.ready else "",
             generation=self._claimed.get(runner.job, 0) if runner else 0,
             leaving=self.leaving_since is not None,
+            broken=runner.broken if runner else None,
             trouble=records.cut(runner.trouble, MAX_REFUSAL) if runner else "",
             progress=runner.progress if runner else None,
         )

@@ -138,13 +138,13 @@ def cancel(job: JobName, kv: Kv = None, folder: Folder = None, output: Format = 
 
 
 def retry(job: JobName, kv: Kv = None, folder: Folder = None, output: Format = Output.text) -> None:
-    """Go on with a failed or cancelled job from its newest commit."""
-    _steer(job, "running", kv, folder, output)
+    """Go on with a failed or cancelled job from its newest commit; lets devices out of its quarantine."""
+    _steer(job, "running", kv, folder, output, forgive=True)
 
 
-def _steer(job: str, what: str, kv: str | None, folder: str | None, output: Output) -> None:
+def _steer(job: str, what: str, kv: str | None, folder: str | None, output: Output, *, forgive: bool = False) -> None:
     _, records_at = open_existing(kv, folder)
-    before = desire(records_at, job, what)  # type: ignore[arg-type]
+    before = desire(records_at, job, what, forgive=forgive)  # type: ignore[arg-type]
     if output is Output.json:
         print_json({"job": job, "desired": what, "state": before.state, "step": before.step, "steps": before.steps})
         return
@@ -180,6 +180,7 @@ def _lines(job: Summary) -> list[tuple[str, str]]:
         ("recovery", f"{r.cause}: {r.seconds:.1f} s, {r.steps_recomputed} step(s) recomputed") for r in job.recoveries
     ]
     lines += [("damage", what) for what in job.damage]
+    lines += [("quarantine", f"{device}: {why}") for device, why in job.quarantined.items()]
     return lines
 
 

@@ -10,6 +10,14 @@ from typing import Annotated, Any
 import typer
 
 
+class LaneName(enum.StrEnum):
+    """How a worker exchanges partials with others."""
+
+    auto = "auto"
+    peer = "peer"
+    store = "store"
+
+
 class Output(enum.StrEnum):
     """How a command prints what it found."""
 
@@ -25,6 +33,15 @@ Store = Annotated[
 ]
 Folder = Annotated[
     str | None, typer.Option("--folder", help="Local folder for caches and logs. [EASYSCALE_FOLDER; .easyscale]")
+]
+Lane = Annotated[
+    LaneName,
+    typer.Option(
+        help="How workers exchange: directly (peer), by the object store, or directly wherever they can (auto)."
+    ),
+]
+Address = Annotated[
+    str | None, typer.Option(metavar="HOST", help="Where other workers reach this machine; found out by default.")
 ]
 Format = Annotated[Output, typer.Option("-o", "--output", help="text or json.")]
 JobName = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.")]

@@ -13,8 +13,8 @@ import structlog
 import typer
 
 from ..errors import UserError, shown
-from .addresses import open_both
-from .cli_options import Folder, Format, Kv, Output, Store, print_json
+from .addresses import open_both, require_own
+from .cli_options import Address, Folder, Format, Kv, Lane, LaneName, Output, Store, print_json
 from .interrupts import EXIT_CODE, Interrupts
 from .laps import Laps
 from .local import LocalCluster
@@ -105,6 +105,8 @@ def run(
     script: Script,
     workers: Annotated[int, typer.Option("--workers", "-w", min=1, max=256, help="Worker processes to start.")] = 1,
     device: Annotated[str, typer.Option(help="Device of the workers; `cuda` gives worker i the GPU i.")] = "cpu",
+    lane: Lane = LaneName.auto,
+    address: Address = None,
     job: Chosen = None,
     name: Name = None,
     numerics: Numerics = None,
@@ -125,6 +127,8 @@ def run(
 
     devices = [check_device(f"cuda:{i}" if device == "cuda" else device) for i in range(workers)]
     settings = overrides(name, numerics, sets)
+    if address is not None:
+        require_own(address)
     with stopped_in_order() as interrupts, ForkServer() as fork_server:
         laps = Laps()
         spec, bundle = inspect_script(script, job, settings, fork_server=fork_server)
@@ -141,7 +145,11 @@ def run(
             if output is Output.text:
                 size = f"{spec.total_steps} steps, {spec.ests} ESTs, {workers} worker(s)"
                 typer.echo(f"job {spec.name!r} {SAID[how]} ({size})")
-            last = _follow(handle, LocalCluster(found, devices, spec.name, fork_server), interrupts)
+            last = _follow(
+                handle,
+                LocalCluster(found, devices, spec.name, fork_server, lane=lane.value, address=address),
+                interrupts,
+            )
         elif output is Output.text:
             typer.echo(f"job {spec.name!r} is done already")
     _finish(last, output)

@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 
 from ..errors import UserError
-from .addresses import open_both
-from .cli_options import Folder, Format, Kv, Output, Store, print_json
+from .addresses import open_both, own_host, require_own
+from .cli_options import Address, Folder, Format, Kv, Lane, LaneName, Output, Store, print_json
 
 
 def add(app: typer.Typer) -> None:
@@ -31,6 +31,8 @@ def worker(
     ttl: Annotated[float, typer.Option(min=1.0, help="Seconds that its lease lives without renewal.")] = 10.0,
     grace: Annotated[float, typer.Option(min=0.0, help="Seconds it may take to leave after SIGTERM.")] = 25.0,
     hang: Annotated[float, typer.Option(min=0.1, help="No step is called hanging before this many seconds.")] = 120.0,
+    lane: Lane = LaneName.auto,
+    address: Address = None,
     only: Annotated[str | None, typer.Option(metavar="JOB", help="Serve only this job.")] = None,
     fork_server: Annotated[int | None, typer.Option(hidden=True, help="Descriptor: see ForkServer.share.")] = None,
 ) -> None:
@@ -46,10 +48,21 @@ def worker(
         raise UserError(
             f"worker name {label!r} cannot be used", "use up to 60 letters, digits, dots and hyphens (--name)"
         )
+    if address is not None:
+        require_own(address)
     found, records_at, objects_at = open_both(kv, store, folder)
     require_fit(objects_at)
+    host = address or own_host(found.kv)
     options = WorkerOptions(
-        name=label, device=device, folder=found.folder, only=only, ttl=ttl, grace=grace, hang_floor=hang
+        name=label,
+        device=device,
+        folder=found.folder,
+        only=only,
+        lane=lane.value,
+        host=host,
+        ttl=ttl,
+        grace=grace,
+        hang_floor=hang,
     )
     with ForkServer(fork_server) as runners:
         it = Worker(records_at, objects_at, options, runners)

@@ -104,6 +104,13 @@ def determinism_class(device: str, threads: int) -> dict[str, str]:
     return found | _cpu_class(threads)
 
 
+def gpu_uuid(device: str) -> str:
+    """The GPU's UUID, by which members see whether two of them share one; empty for `cpu`."""
+    if torch.device(device).type != "cuda":
+        return ""
+    return str(torch.cuda.get_device_properties(torch.device(device)).uuid)
+
+
 def class_id(found: dict[str, str]) -> str:
     """A short name for a determinism class: 12 hex digits."""
     return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:12]

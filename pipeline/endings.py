@@ -16,6 +16,7 @@ from ..errors import (
     CorruptError,
     DeviceError,
     DivergenceError,
+    EasyScaleError,
     NonFiniteError,
     NotFoundError,
     ProcessDiedError,
@@ -23,6 +24,7 @@ from ..errors import (
     ScriptError,
     UnavailableError,
     UserError,
+    WrongReplicaError,
     headline,
     plain,
 )
@@ -32,8 +34,21 @@ from .script import is_ours, user_traceback
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ..coordinator.records import Cause
+
 MEMORY_WORDS = ("out of memory", "can't allocate memory", "not enough memory", "DefaultCPUAllocator")
 """How torch says that memory ran out, where it raises a plain RuntimeError."""
+
+PLAIN: dict[type[EasyScaleError], Cause] = {
+    DivergenceError: "diverged",
+    WrongReplicaError: "corrupt",
+    NonFiniteError: "nonfinite",
+    DeviceError: "refused",
+    ProcessDiedError: "died",
+    CorruptError: "died",
+    NotFoundError: "died",
+}
+"""What our own errors, whose messages say all, come to."""
 
 
 def describe(error: BaseException, step: int, folder: Path) -> messages.Failed:
@@ -44,18 +59,11 @@ def describe(error: BaseException, step: int, folder: Path) -> messages.Failed:
 
 def _describe(error: BaseException, step: int, folder: Path) -> messages.Failed:
     text = headline(error)
-    if isinstance(error, DivergenceError):
-        return messages.Failed(cause="diverged", step=step, message=str(error))
-    if isinstance(error, NonFiniteError):
-        return messages.Failed(cause="nonfinite", step=step, message=str(error))
-    if isinstance(error, DeviceError):
-        return messages.Failed(cause="refused", step=step, message=str(error))
-    if isinstance(error, ProcessDiedError):
-        return messages.Failed(cause="died", step=step, message=str(error))
+    for kind, cause in PLAIN.items():
+        if isinstance(error, kind):
+            return messages.Failed(cause=cause, step=step, message=str(error))
     if isinstance(error, UnavailableError | AddressError):
         return messages.Failed(cause="preempted", step=step, message=f"a store does not answer: {error}")
-    if isinstance(error, CorruptError | NotFoundError):
-        return messages.Failed(cause="died", step=step, message=str(error))
     if isinstance(error, AssertionError) and is_ours(error, folder):  # not the user's fault, whoever runs it next
         trace = "".join(traceback.format_exception(error))
         return messages.Failed(cause="died", step=step, message=f"easyscale broke a promise: {error}", traceback=trace)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import SpecError, shown
+from ..storage import sums
 from ..storage.digest import has_nonfinite
 from .checks import check_training
 from .contexts import Contexts, copy_all, copy_tree, require_like
@@ -122,11 +123,15 @@ class Engine:
         """`t` of the state held: the number of steps it has behind it."""
         return self._step
 
-    def compute(self, ests: range) -> Contribution:
+    def compute(self, ests: range, watch: int | None = None) -> Contribution:
         """Run some ESTs' forward and backward passes on the state held, which stays as it is.
 
         May be called again for other ESTs of the same step, or the same. The tensors of the contribution are this
         engine's, and valid until its `apply`: send `to_bytes()` to other engines.
+
+        Args:
+            ests: which.
+            watch: one of them of whose gradient the sums are wanted, as in `gradient_sums`.
 
         Raises:
             RemoteError: the dataset or `collate` raised.
@@ -140,8 +145,11 @@ class Engine:
         counts: list[int] = []
         contexts: dict[int, Any] = {}
         buffers: dict[str, Tensor] | None = None
+        watched = b""
         for est in ests:
             found = self._run(est, self._loader.next(self._step, est))
+            if est == watch:
+                watched = self._layout.sums()
             losses += found
             counts.append(len(found))
             used = _either(used, self._reduce(stack))
@@ -151,8 +159,22 @@ class Engine:
             buffers = buffers if shared is None else shared
         numbers = iter(torch.stack(losses).tolist() if losses else [])  # the only wait for the device
         # not sum(), which rounds otherwise since Python 3.12
-        sums = {est: reduce(add, islice(numbers, count), 0.0) for est, count in zip(ests, counts, strict=True)}
-        return Contribution(self._step, stack.nodes(), used, sums, contexts, buffers)
+        means = {est: reduce(add, islice(numbers, count), 0.0) for est, count in zip(ests, counts, strict=True)}
+        return Contribution(self._step, stack.nodes(), used, means, contexts, buffers, watched)
+
+    def gradient_sums(self, est: int) -> bytes:
+        """Compute one EST, of whomever, for nothing but the sums of its gradient's bits: see `gradient_names`."""
+        self._layout.clear()
+        self._loader.start(self._step, range(est, est + 1))
+        self._run(est, self._loader.next(self._step, est))
+        found = self._layout.sums()
+        self._layout.clear()
+        return found
+
+    @property
+    def gradient_names(self) -> list[str]:
+        """Names of the parameters whose gradients have sums, 8 bytes each, in `gradient_sums`."""
+        return self._layout.names
 
     def _run(self, est: int, pieces: list[Piece]) -> list[Tensor]:
         """One EST's forward and backward passes; the losses of its micro-batches, which make up its loss when added.
@@ -303,6 +325,14 @@ class Engine:
             "user": {name: thing.state_dict() for name, thing in self._training.state.items()},
             **self._policy.state(),
         }
+
+    def sums(self) -> bytes:
+        """The sums of the state held, to be compared with other replicas': see `storage.sums`."""
+        return sums.state_sums(self.state())
+
+    def exact_sums(self) -> dict[str, str]:
+        """The same by name, slowly, and different only where the states are."""
+        return sums.exact_sums(self.state())
 
     def _parameters(self) -> dict[str, Tensor]:
         return {name: parameter.detach() for name, parameter in self._model.named_parameters()}

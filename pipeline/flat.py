@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..errors import SpecError
+from ..storage.sums import pack_sums
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 ALIGNMENT = 64
 """Bytes. Kernels that choose a path by the alignment of their operands choose the same one everywhere."""
+
+_NOTHING = torch.zeros(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,10 @@ class GradientLayout:
             by_dtype[dtype].as_strided(parameter.shape, strides, offset)
             for parameter, (dtype, offset, strides) in zip(self.parameters, self._places, strict=True)
         ]
+
+    def sums(self) -> bytes:
+        """Sums of every `p.grad`'s bits, 8 bytes each: see `storage.sums.pack_sums`."""
+        return pack_sums(_NOTHING if p.grad is None else p.grad for p in self.parameters)
 
     def clear(self) -> None:
         """Set every `p.grad` to None, so that the next backward pass stores instead of adding."""

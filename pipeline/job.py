@@ -65,6 +65,8 @@ class Settings(TypedDict, total=False):
     commit_every: int | None
     commit_seconds: float | None
     evaluate_every: int
+    check_every: int
+    audit_every: int
     loaders: int
     min_workers: int
     max_workers: int | None

@@ -7,7 +7,8 @@ beside these two behind the same protocol, `generation.Lane`.
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import msgspec
 import structlog
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 KEPT_STEPS = 2
-"""A member that sends its part of step t has everybody's part of t-1, so nobody needs those of t-2 any more."""
+"""A member that sends its part of step t has everybody's part of t-1, so nobody needs those of t-2 any more.
+So it is with what is said between steps."""
 
 MAX_READS = 5
 """How often an object that arrives damaged is read again, in case it was damaged on its way only."""
@@ -49,6 +51,17 @@ C = TypeVar("C", bound=Carried)
 class _Unmet:
     """A lane whose members never meet: all of them have the state to begin with, or load it from a commit."""
 
+    kind = "local"
+    waits = False
+    ran_out = False
+    sent = 0
+
+    def part(self) -> None:
+        """See `generation.Lane`."""
+
+    def close(self, *, finished: bool) -> None:
+        """See `generation.Lane`."""
+
     def meet(self) -> bool:
         """See `generation.Lane`."""
         return True
@@ -68,8 +81,9 @@ class LocalLane(_Unmet, Generic[C]):
     def __init__(self) -> None:
         self._sent: tuple[int, Control, C] | None = None
 
-    def send(self, step: int, control: Control, contribution: C) -> None:
+    def send(self, step: int, control: Control, contribution: C | None) -> None:
         """See `generation.Lane`."""
+        assert contribution is not None, "there is nobody to say anything else to"
         self._sent = step, control, contribution
 
     def poll(self, step: int) -> list[tuple[Control, C]] | None:
@@ -92,27 +106,34 @@ class StoreLane(_Unmet, Generic[C]):
         run: the membership. decode: bytes -> contribution.
     """
 
+    kind = "store"
+
     def __init__(self, store: ObjectStore, job: str, run: Run, decode: Callable[[bytes], C]) -> None:
         self._store = store
         self._run = run
         self._decode = decode
         self._prefix = f"jobs/{job}/lane/{run.generation:08d}"
-        self._step = -1
-        self._received: dict[int, tuple[Control, C]] = {}
+        self._step, self._round = -1, 0
+        self._received: dict[int, tuple[Control, Any]] = {}
         self._damaged = 0
+        self.sent = 0
         self.mine: list[str] = []
-        """Keys of my objects that may still be wanted; to be removed once nobody is in this generation."""
+        """Keys of my objects that may still be wanted."""
 
     def _key(self, step: int, slot: int) -> str:
-        return f"{self._prefix}/{step:012d}/{slot:05d}"
+        between = f"-{self._round:08d}" if self._round else ""
+        return f"{self._prefix}/{step:012d}/{slot:05d}{between}"
 
-    def send(self, step: int, control: Control, contribution: C) -> None:
+    def send(self, step: int, control: Control, contribution: C | None) -> None:
         """See `generation.Lane`."""
+        # first: a failed send must not leave the last step's parts to be taken
+        self._step, self._round, self._received = step, control.round, {}
         key = self._key(step, self._run.slot)
-        self._step, self._received = step, {}  # first: a failed send must not leave the last step's parts to be taken
         if key not in self.mine:
             self.mine.append(key)
-        self._store.put(key, pack(control, contribution.to_bytes()), durable=False)
+        data = pack(control, contribution.to_bytes() if contribution is not None else b"")
+        self._store.put(key, data, durable=False)
+        self.sent += len(data)
         self._received[self._run.slot] = control, contribution
         while len(self.mine) > KEPT_STEPS:
             try:
@@ -122,7 +143,14 @@ class StoreLane(_Unmet, Generic[C]):
                 break
             del self.mine[0]
 
-    def poll(self, step: int) -> list[tuple[Control, C]] | None:
+    def close(self, *, finished: bool) -> None:
+        """See `generation.Lane`. What others may still want to read is left for `gc`."""
+        for key in self.mine if finished else []:
+            with suppress(EasyScaleError):
+                self._store.delete(key)
+        self.mine = []
+
+    def poll(self, step: int) -> list[tuple[Control, Any]] | None:
         """See `generation.Lane`."""
         assert step == self._step
         for slot in range(len(self._run.members)):
@@ -138,7 +166,7 @@ class StoreLane(_Unmet, Generic[C]):
                     raise
                 log.warning("lane.damaged", key=self._key(step, slot), error=str(error))
                 return None
-            self._received[slot], self._damaged = (control, self._decode(data)), 0
+            self._received[slot], self._damaged = (control, None if self._round else self._decode(data)), 0
         return [self._received[slot] for slot in range(len(self._run.members))]
 
 

@@ -45,12 +45,22 @@ class LocalCluster:
         devices: one worker per entry.
         job: the only job that they serve.
         fork_server: where they come from.
+        lane, address: of the workers: see the command.
         grace: seconds that a worker gets to leave.
     """
 
     def __init__(
-        self, settings: Settings, devices: Sequence[str], job: str, fork_server: ForkServer, *, grace: float = 25.0
+        self,
+        settings: Settings,
+        devices: Sequence[str],
+        job: str,
+        fork_server: ForkServer,
+        *,
+        lane: str = "auto",
+        address: str | None = None,
+        grace: float = 25.0,
     ) -> None:
+        self._options = ["--lane", lane, *(["--address", address] if address else [])]
         self._job, self._fork_server = job, fork_server
         self._settings, self._devices, self._grace = settings, list(devices), grace
         self._stop = threading.Event()
@@ -130,7 +140,7 @@ class LocalCluster:
         arguments = [
             *("worker", "--name", f"local{index}", "--device", self._devices[index], "--grace", str(self._grace)),
             *("--kv", self._settings.kv, "--store", self._settings.store, "--folder", str(self._settings.folder)),
-            *("--only", self._job, "--fork-server", str(EXTRA_FD)),
+            *("--only", self._job, "--fork-server", str(EXTRA_FD), *self._options),
         ]
         before = self._workers[index]
         if before is not None:

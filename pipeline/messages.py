@@ -126,9 +126,9 @@ class Ready(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Computing(Message, frozen=True, kw_only=True, tag=True):
-    """Computation of a step (or an evaluation) begins: the hang deadline starts."""
+    """Computation of a step (or an evaluation) begins: the hang deadline starts. `replay`: of all ESTs, once more."""
 
-    what: Literal["step", "evaluation", "load"] = "step"
+    what: Literal["step", "evaluation", "load", "replay"] = "step"
 
 
 class Waiting(Message, frozen=True, kw_only=True, tag=True):

@@ -30,7 +30,7 @@ class RunnerProcess:
 
     Args:
         fork_server: where it comes from.
-        store, device, folder, cache: see `runner.Environment`.
+        store, device, folder, cache, host: see `runner.Environment`.
         log: file that its output is appended to.
         on_message, on_exit: called from threads of this object.
     """
@@ -43,6 +43,7 @@ class RunnerProcess:
         device: str,
         folder: Path,
         cache: bool,
+        host: str,
         log: Path,
         on_message: Callable[[messages.FromRunner], None],
         on_exit: Callable[[str], None],
@@ -53,7 +54,7 @@ class RunnerProcess:
         self._socket = ours
         self._sending = threading.Lock()
         self._gone = False
-        environment = Environment(fd=EXTRA_FD, store=store, folder=str(folder), device=device, cache=cache)
+        environment = Environment(fd=EXTRA_FD, store=store, folder=str(folder), device=device, cache=cache, host=host)
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as output, theirs:
             self._began = output.tell()

@@ -140,3 +140,28 @@ def finish(nodes: Mapping[Node, Value], total: int) -> Value:
         return [torch.add(a, b) for a, b in zip(left, right, strict=True)], True
 
     return value(0, total)[0]
+
+
+def fold(nodes: Mapping[Node, Value], total: int, out: Value) -> None:
+    """As `finish`, bit for bit, but in place: the root's value goes to `out`, and the given tensors are spent.
+
+    Args:
+        nodes: at least two, which cover `0..total-1`. out: may be one of them.
+
+    Raises:
+        ValueError: some rank is covered by no node of the tree.
+    """
+
+    def value(lo: int, hi: int) -> Value:
+        given = nodes.get((lo, hi))
+        if given is not None:
+            return given
+        if hi - lo == 1:
+            raise ValueError(f"the gradient of rank {lo} is missing among {total}: given are {sorted(nodes)}")
+        mid = split(lo, hi)
+        return add_into_left(value(lo, mid), value(mid, hi))
+
+    mid = split(0, total)
+    left, right = value(0, mid), value(mid, total)
+    for a, b, root in zip(left, right, out, strict=True):
+        torch.add(a, b, out=root)

@@ -6,7 +6,6 @@ too. Whatever the user's code does to the interpreter, the agent's lease does no
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import multiprocessing
 import os
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
-from ..errors import CorruptError, DeviceError, EasyScaleError, NotFoundError, ScriptError, UnavailableError
+from ..errors import CorruptError
 from . import messages
 from .channel import Channel
 from .endings import describe
@@ -28,11 +27,18 @@ from .laps import Laps
 from .session import Session
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..storage.objects import ObjectStore
     from .engine import Engine
-    from .spec import JobSpec
+    from .generation import Lane
+    from .rendezvous import Rendezvous
 
 log = structlog.get_logger()
+
+
+PATIENCE_SECONDS = 60.0
+"""For everybody's part of a step, before a connection is taken for one that fell silent without breaking."""
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +47,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         fd: file descriptor of the socket to the agent. store: address. folder: for unpacked code and cached blobs.
         cache: whether to cache blobs (not useful in front of a local folder).
+        host: where peers reach this machine; empty: exchanges go through the object store only.
     """
 
     fd: int
@@ -48,6 +55,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     device: str
     cache: bool = True
+    host: str = ""
 
 
 class _Stopped(BaseException):
@@ -60,9 +68,12 @@ class Runner:
     def __init__(self, environment: Environment) -> None:
         self._env = environment
         self._channel = Channel(environment.fd)
-        self._leftovers: list[str] = []
+        self._rendezvous: Rendezvous | None = None
+        self._lane: Lane | None = None
+        self._patience = PATIENCE_SECONDS
         self._ended = ""
         self._engine: Engine | None = None
+        self._build: Callable[[], Engine]
         self._folder = Path(environment.folder)
 
     @property
@@ -79,9 +90,8 @@ class Runner:
             while True:
                 self._handle(self._channel.inbox.get())
         except _Stopped:
-            # One that leaves may go before the others have read its last partials; those are for `gc`.
-            if self._ended in ("done", "pause"):
-                self._clean()
+            # One that leaves may go before the others have read its last partials.
+            self._let_go(finished=self._ended in ("done", "pause"))
         except BaseException as error:  # noqa: BLE001 - user code may raise anything, SystemExit included
             self._channel.say(describe(error, self.step, self._folder))
             self._kill_loaders()  # at once: for each that is stuck `close` would wait some seconds
@@ -101,19 +111,23 @@ class Runner:
 
     def _prepare(self, message: messages.Prepare) -> None:
         from ..storage.objects import open_store
-        from . import determinism, engine
+        from . import determinism, engine, preparation
         from .committer import About, Committer
 
         laps = Laps()
         self._store = store = self._open(open_store)
-        self._spec = spec = self._fetch(message)
+        spec, self._folder = preparation.fetch(
+            store, Path(self._env.folder), job=message.job, spec=message.spec, code=message.code
+        )
+        self._spec = spec
         laps.end("fetch")
         determinism.configure(spec.threads)
         determinism.check_device(self._env.device)
         laps.end("configure")
-        entry = self._load_entry(spec)
+        entry = preparation.load_build(self._folder, spec.script)
         laps.end("script")
-        self._engine = engine.Engine(engine.build(entry, spec), spec, self._env.device)
+        self._build = lambda: engine.Engine(engine.build(entry, spec), spec, self._env.device)
+        self._engine = self._build()
         laps.end("build")
         parts = determinism.determinism_class(self._env.device, spec.threads)
         about = About(message.job, message.spec, message.code, spec.ests, parts)
@@ -122,8 +136,24 @@ class Runner:
         log.info("runner.prepared", job=message.job, **laps.seconds)
         self._committer = Committer(store, about, self._snapshot, self._channel.say)
         self._channel.on_answer = self._committer.answer
-        ready = messages.Ready(determinism=determinism.class_id(parts), description=parts, probe=probe)
+        address = self._listen()
+        gpu = determinism.gpu_uuid(self._env.device)
+        ready = messages.Ready(
+            determinism=determinism.class_id(parts), description=parts, probe=probe, address=address, gpu=gpu
+        )
         self._channel.say(ready)
+
+    def _listen(self) -> str:
+        """Where peers meet, if they do so at this runner.
+
+        After the probe, which forks the loader processes: they must not hold connections of ours open.
+        """
+        if not self._env.host:
+            return ""
+        from .rendezvous import Rendezvous
+
+        self._rendezvous = Rendezvous(self._env.host)
+        return self._rendezvous.address
 
     def _open(self, open_store: Any) -> ObjectStore:
         store: ObjectStore = open_store(self._env.store)
@@ -132,53 +162,6 @@ class Runner:
 
             return CachedBlobs(store, Path(self._env.folder) / "blobs")
         return store
-
-    def _fetch(self, message: messages.Prepare) -> JobSpec:
-        """Get the specification, and the code into a folder of ours.
-
-        Raises:
-            DeviceError: this worker has another store, other versions or no room.
-        """
-        from ..storage.blobs import get_blob
-        from . import bundle, determinism
-        from .spec import JobSpec
-
-        store = self._store
-        try:
-            spec = JobSpec.decode(get_blob(store, message.spec))
-            code = get_blob(store, message.code)
-        except NotFoundError as error:
-            raise DeviceError(
-                f"the object store {store.address} lacks what job {message.job!r} was submitted with: start this "
-                f"worker with the --store (EASYSCALE_STORE) of the submit ({error})"
-            ) from error
-        determinism.check_versions({"python": spec.python, "torch": spec.torch})
-        try:
-            self._folder = bundle.unpack(code, Path(self._env.folder) / "code")
-        except UnavailableError as error:
-            raise DeviceError(
-                f"this worker's folder cannot be used: {error}; free some room, or name another (--folder)"
-            ) from error
-        return spec
-
-    def _load_entry(self, spec: JobSpec) -> Any:
-        """The user's build function.
-
-        Raises:
-            DeviceError: it imports a module that this worker lacks.
-        """
-        from .script import load_entry
-
-        try:
-            return load_entry(self._folder, spec.script)
-        except ScriptError as error:
-            if not isinstance(error.__cause__, ModuleNotFoundError):
-                raise
-            # It was there where the job was submitted from: another worker may have it too.
-            raise DeviceError(
-                f"this worker's Python ({sys.executable}) has no module {error.__cause__.name!r}, which the job "
-                "imports: install it here, or put it beside the script, whose folder travels to the workers"
-            ) from error
 
     def _probe(self) -> str:
         """Hash of the initial state and of EST 0's first gradient: what another device must reproduce to take part."""
@@ -221,20 +204,23 @@ class Runner:
     def _run(self, run: messages.Run) -> messages.Idle:
         from .generation import Generation
 
-        self._clean()
+        self._let_go(finished=True)  # before anything is computed again
+        lane = self._lane = self._new_lane(run)  # whose members meet while some may still load
         idle = self._load(run)
         if idle is not None:
             return idle
         engine, spec = self._engine, self._spec
         assert engine is not None
         self._committer.enter(run.generation, run.base)
-        session = Session(run, spec.total_steps, spec.commit_every, spec.commit_seconds)
-        lane = self._lane(run)
+        session = Session(
+            run, spec.total_steps, spec.commit_every, spec.commit_seconds, spec.check_every, spec.audit_every
+        )
         member = Generation(
             session, engine, lane, self._committer, self._channel.say, time.monotonic,
-            samples=spec.ests * spec.batch_size, evaluate_every=spec.evaluate_every,
+            samples=spec.ests * spec.batch_size, restore=self._restore, evaluate_every=spec.evaluate_every,
         )  # fmt: skip
-        log.info("runner.generation", generation=run.generation, slot=run.slot, step=run.step, of=len(run.members))
+        at, size = run.step, len(run.members)
+        log.info("runner.generation", generation=run.generation, slot=run.slot, step=at, of=size, lane=lane.kind)
         laps = Laps()
         steps = member.run()
         while True:
@@ -246,27 +232,33 @@ class Runner:
             except StopIteration as end:
                 idle = end.value
                 assert isinstance(idle, messages.Idle)
-                return idle
+                if engine.step > at:
+                    sent = lane.sent // (engine.step - at)
+                    log.info("runner.lane", generation=run.generation, lane=lane.kind, sent_per_step=sent)
+                return idle  # the lane stays: the others must not take its end for a break
             self._let_in(session, wait.seconds)
             if self._committer.failure is not None:
                 raise self._committer.failure
 
-    def _lane(self, run: messages.Run) -> Any:
+    def _new_lane(self, run: messages.Run) -> Lane:
         from .contribution import Contribution
         from .lanes import LocalLane, StoreLane
 
         if len(run.members) == 1:
             return LocalLane[Contribution]()
-        lane = StoreLane(self._store, self._committer.job, run, Contribution.from_bytes)
-        self._leftovers = lane.mine
-        return lane
+        job = self._committer.job
+        if run.lane == "store":
+            return StoreLane(self._store, job, run, Contribution.from_bytes)
+        from .peers import PeerLane
 
-    def _clean(self) -> None:
-        """Remove my lane objects of a generation that nobody is in any more."""
-        for key in self._leftovers:
-            with contextlib.suppress(EasyScaleError):
-                self._store.delete(key)
-        self._leftovers = []
+        return PeerLane(job, run, self._spec.ests, self._env.host, self._env.device, self._patience)
+
+    def _let_go(self, *, finished: bool) -> None:
+        """Of the last generation's peers. No step is too slow for ever: whoever lost patience has more from now on."""
+        lane, self._lane = self._lane, None
+        if lane is not None:
+            lane.close(finished=finished)
+            self._patience *= 2 if lane.ran_out else 1
 
     def _load(self, run: messages.Run) -> messages.Idle | None:
         """Come to the state of `run.step`. On damage say what is still usable, and do not run."""
@@ -301,6 +293,21 @@ class Runner:
         log.info("runner.commit_read", step=run.step, **laps.seconds)
         self._committer.forget()
         return None
+
+    def _restore(self, base: messages.Base) -> None:
+        """Hold the state of this commit (of its newest intact ancestor, if it is damaged), whatever was held."""
+        from ..storage import commits
+
+        assert self._engine is not None
+        if base.manifest is None:
+            fresh = self._build()
+            self._engine.load_state(fresh.state())
+            fresh.close()
+            return
+        _, state, damage = commits.read_latest(self._store, base.manifest, at=(self._committer.job, base.step))
+        if damage:
+            log.error("runner.commit_damaged", damage=damage)
+        self._engine.load_state(state)
 
     def _commit(self, message: messages.Commit) -> None:
         """Commit the state held now and wait until it is published or refused."""

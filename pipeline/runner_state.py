@@ -7,18 +7,20 @@ from typing import TYPE_CHECKING, Literal
 
 import structlog
 
+from ..coordinator import records
 from . import actions, messages
 from .hang import HangWatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..coordinator import records
-
 log = structlog.get_logger()
 
 TERM_SECONDS = 3.0
 """From TERM to KILL."""
+
+MAX_WHY = 500
+"""Bytes of why an exchange broke that go into the worker's record."""
 
 STACKS_SECONDS = 0.5
 """What a process gets to write its stacks, before TERM ends it."""
@@ -44,6 +46,7 @@ class RunnerState:
         held: step of the state it holds.
         run: the generation it runs; started: the newest one it was ever given.
         stopped, stopped_at: why and when the last one ended.
+        broken: how the exchange of the newest generation broke.
         told: the last `Yield` sent. pausing, leaving: it was told so. committing: it was asked for a commit.
         publish, damaged: what it said and the store does not show yet. trouble: why its commits fail just now.
         hung: seconds without progress after which it was ended. term_at: when the next signal is due.
@@ -59,6 +62,7 @@ class RunnerState:
     started: int = 0
     stopped: str = ""
     stopped_at: float = 0.0
+    broken: records.Broken | None = None
     told: Yielded | None = None
     pausing: bool = False
     leaving: bool = False
@@ -100,6 +104,8 @@ class RunnerState:
         elif isinstance(message, messages.Stepped):
             self.progress = message.progress
             self.held = message.progress.step
+        elif isinstance(message, messages.Broken):
+            self._break(message)
         elif isinstance(message, messages.Idle):
             self.held, self.run, self.told = message.held, None, None
             self.stopped, self.stopped_at = message.reason, now
@@ -111,6 +117,15 @@ class RunnerState:
             self.damaged = message
         elif isinstance(message, messages.Failed):
             self.failed = message
+
+    def _break(self, message: messages.Broken) -> None:
+        """The exchange broke. Slots are those of the generation that ran: from now on it is spoken of by ids."""
+        run = self.run
+        if run is None or run.generation != message.generation:
+            return
+        lost = tuple(run.members[slot].worker for slot in message.lost if slot != run.slot)
+        self.broken = records.Broken(generation=run.generation, lost=lost, why=records.cut(message.why, MAX_WHY))
+        log.warning("agent.lane_broken", job=self.job, generation=run.generation, lost=lost, why=message.why)
 
     def _enter(self, phase: Literal["ready"]) -> None:
         if self.phase != "stopping":  # what it said before it heard of it

@@ -21,14 +21,20 @@ if TYPE_CHECKING:
 DEFAULT_COMMIT_SECONDS = 10.0
 
 
-class Control(msgspec.Struct, frozen=True, kw_only=True):
-    """What a member adds to its partials of a step.
+class Control(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a member adds to its partials of a step, or says between two steps.
 
     Args:
         leaving: it must go after this step.
         pausing: it has been told that the job pauses.
         next_generation: the newest generation it has heard of.
         commit: the state after this step is to be committed (said by slot 0 only).
+        round: 0 with partials; else counts, upward in a generation, what members say to each other without any.
+        sums: of the state before the step, where states are compared: see `storage.sums.state_sums`.
+        exact: the same by name, once those differ: see `storage.sums.exact_sums`. Empty: no opinion.
+        base: the newest commit (said by slot 0 only, with `exact`): where everybody recomputes from.
+        blamed: whom the recomputation speaks against: see `integrity.judge`.
+        gradient: sums of the gradient of the EST of mine that is audited; `audit`: of the one that I audit.
     """
 
     slot: int
@@ -36,6 +42,13 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
     pausing: bool = False
     next_generation: int = 0
     commit: bool = False
+    round: int = 0
+    sums: bytes = b""
+    exact: dict[str, str] = {}
+    base: messages.Base | None = None
+    blamed: tuple[int, ...] = ()
+    gradient: bytes = b""
+    audit: bytes = b""
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,12 +72,15 @@ class Session:
     Args:
         run: the membership. total: step at which the job is done.
         commit_every: steps between commits, or None to go by `commit_seconds`.
+        check_every, audit_every: steps between comparisons of states, and between audits; 0: none.
     """
 
     run: messages.Run
     total: int
     commit_every: int | None = None
     commit_seconds: float | None = None
+    check_every: int = 0
+    audit_every: int = 0
     leaving: bool = False
     pausing: bool = False
     next_generation: int = 0
@@ -106,6 +122,46 @@ class Session:
             next_generation=self.next_generation,
             commit=self.run.slot == 0 and committer_idle and self._due(step + 1, now),
         )
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is nobody to compare with."""
+        return len(self.run.members) == 1
+
+    def checks(self, step: int) -> bool:
+        """Whether states are compared in the step that leads on from state `step`: also in a generation's first."""
+        if self.alone:
+            return False
+        if self.audited(self.run.slot, step) is not None:
+            return True  # a gradient from another state would speak against the right one as well
+        return bool(self.check_every) and (step == self.run.step or step % self.check_every == 0)
+
+    def audited(self, slot: int, step: int) -> int | None:
+        """The EST of a member that another one computes as well in this step, or None."""
+        if self.alone or not self.audit_every or step % self.audit_every:
+            return None
+        member = self.run.members[slot]
+        return member.first + step // self.audit_every % (member.last - member.first)
+
+    def audits(self, slot: int) -> int:
+        """Whose EST a member audits."""
+        return (slot + 1) % len(self.run.members)
+
+    def blamed(self, recorded: bytes | None, recomputed: bytes) -> tuple[int, ...] | None:
+        """The slots whose ESTs' losses in a step were not those of its recomputation (both are lines of the history).
+
+        Returns:
+            None if all were, or if it is not known; empty if the step was another generation's.
+        """
+        if recorded is None:
+            return None
+        was, now = msgspec.json.decode(recorded), msgspec.json.decode(recomputed)
+        ests = [est for est, (a, b) in enumerate(zip(was["losses"], now["losses"], strict=True)) if a != b]
+        if not ests:
+            return None
+        if was["step"] < self.run.step:
+            return ()
+        return tuple(s for s, m in enumerate(self.run.members) if any(m.first <= est < m.last for est in ests))
 
     def _due(self, step: int, now: float) -> bool:
         if self.commit_every is not None:

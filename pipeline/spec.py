@@ -27,6 +27,8 @@ OPERATIONAL = frozenset(
         "retries",
         "loaders",
         "evaluate_every",
+        "check_every",
+        "audit_every",
     }
 )
 """Fields that never reach the bits: they may change from one run of the same job to the next.
@@ -55,6 +57,8 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "commit_every": (1, STEPS),
     "commit_seconds": (1e-3, 1e9),
     "evaluate_every": (0, STEPS),
+    "check_every": (0, STEPS),
+    "audit_every": (0, STEPS),
     "loaders": (0, 256),
     "min_workers": (1, MOST_WORKERS),
     "max_workers": (1, MOST_WORKERS),
@@ -108,6 +112,9 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         threads: intra-op CPU threads; part of the determinism class.
         commit_every, commit_seconds: a commit every so many steps, or seconds.
         evaluate_every: steps between evaluations; 0: only at the end.
+        check_every: steps between comparisons of the workers' states; 0: only before commits and at the end of a
+            generation, when they are always compared.
+        audit_every: steps between audits, in which each worker recomputes one EST of another; 0: never.
         loaders: loader processes per runner; never reaches the bits.
         min_workers, max_workers: bounds on the number of workers; None: as many as there are ESTs.
         priority: higher runs first.
@@ -141,6 +148,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     commit_every: int | None = None
     commit_seconds: float | None = None
     evaluate_every: int = 0
+    check_every: int = 10
+    audit_every: int = 100
     loaders: int = 0
     min_workers: int = 1
     max_workers: int | None = None

@@ -225,9 +225,11 @@ def _write(kv: KeyValueStore, view: JobView | None, record: records.JobRecord, r
     return how if kv.txn(compares, operations).succeeded else None
 
 
-def restart(view: JobView) -> Put:
+def restart(view: JobView, *, forgive: bool = False) -> Put:
     """The write that lets a failed, cancelled or lengthened job go on, with its purses refilled."""
     status = view.status.value if view.status else records.Status()
+    if forgive:
+        status = msgspec.structs.replace(status, quarantined={})
     fresh = msgspec.structs.replace(status, state="waiting", reason="", streak={}, streak_step=-1, failure=None)
     return Put(keys.status(view.name), records.encode(fresh))
 
@@ -269,8 +271,14 @@ def _refuse_changes(
     )
 
 
-def desire(kv: KeyValueStore, name: str, what: Literal["running", "paused", "cancelled"]) -> Summary:
+def desire(
+    kv: KeyValueStore, name: str, what: Literal["running", "paused", "cancelled"], *, forgive: bool = False
+) -> Summary:
     """Say what is wanted of a job; restarts it if it failed or was cancelled and is wanted running.
+
+    Args:
+        kv, name, what: which job, and what is wanted.
+        forgive: let devices out of its quarantine.
 
     Raises:
         UserError: there is no such job, or it is over.
@@ -283,7 +291,10 @@ def desire(kv: KeyValueStore, name: str, what: Literal["running", "paused", "can
             raise UserError(f"job {name!r} is {view.state}", "there is nothing left to " + _verb(what))
         operations: list[Put | Delete] = [Put(keys.desired(name), what.encode())]
         if view.over:
-            operations.append(restart(view))
+            operations.append(restart(view, forgive=forgive))
+        elif forgive and view.status and view.status.value.quarantined:
+            forgiven = msgspec.structs.replace(view.status.value, quarantined={})
+            operations.append(Put(keys.status(name), records.encode(forgiven)))
         compares = [unchanged(view.status.kv)] if view.status else [absent(keys.status(name))]
         if kv.txn(compares, operations).succeeded:
             return summarize(view)

@@ -30,9 +30,11 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         committed: step of the newest commit; state_digest, manifest and metrics are that commit's.
         desired: what the user wants: `running`, `paused` or `cancelled`.
         workers: names of the members of the current generation.
+        lane, sent_per_step: how partials travel (`peer`, `store`, `local`), and bytes that slot 0 sent in a step.
         loss, lr, samples_per_second: of the last step heard of.
         attempts: ended attempts by cause.
         recoveries: the newest ones, oldest first.
+        quarantined: devices that the job keeps away from -> the evidence of wrong bits.
         traceback: of the user's code, where it failed.
     """
 
@@ -54,9 +56,12 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     loss: float | None
     lr: float | None
     samples_per_second: float
+    lane: str
+    sent_per_step: int
     attempts: dict[str, int]
     recoveries: list[records.Recovery]
     damage: list[str]
+    quarantined: dict[str, str]
     traceback: str
 
     def as_dict(self) -> dict[str, Any]:
@@ -92,9 +97,12 @@ def summarize(view: views.JobView) -> Summary:
         loss=progress.loss,
         lr=progress.lr,
         samples_per_second=progress.samples_per_second if running else 0.0,
+        lane=progress.lane,
+        sent_per_step=progress.sent,
         attempts=status.attempts,
         recoveries=list(status.recoveries),
         damage=list(status.damage),
+        quarantined=status.quarantined,
         traceback=status.failure.traceback if status.failure else "",
     )
 

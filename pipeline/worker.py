@@ -26,6 +26,7 @@ from .agent import Agent
 from .devices import device_kind, memory_bytes
 from .joblogs import LogShipper
 from .process import RunnerProcess
+from .reach import Reach
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,6 +52,7 @@ class WorkerOptions:
         name: for people; the id adds a boot nonce. device: `cpu` or `cuda:N`.
         folder: logs, unpacked code, cached blobs.
         only: the one job it serves; None: any.
+        lane: how it exchanges: see `records.WorkerRecord`. host: where peers reach this machine.
         ttl: seconds of its lease. grace: seconds to leave in. hang_floor: see `hang.HangWatch`.
     """
 
@@ -58,6 +60,8 @@ class WorkerOptions:
     device: str
     folder: Path
     only: str | None = None
+    lane: records.LaneChoice = "auto"
+    host: str = "127.0.0.1"
     ttl: float = LEASE_SECONDS
     grace: float = 25.0
     hang_floor: float = 120.0
@@ -83,11 +87,13 @@ class Worker:
             kind=device_kind(options.device),
             memory=memory_bytes(),
             only=options.only,
+            lane=options.lane,
         )
         self._agent = Agent(me, hang_floor=options.hang_floor, grace=options.grace)
         self._keeper = LeaseKeeper(kv, options.ttl, self._on_lost)
         self._process: RunnerProcess | None = None
         self._logs = LogShipper(kv, store, self._agent.id)
+        self._reach = Reach(kv, self._agent.id, lambda ids: self._events.put(lambda _: self._agent.on_reach(ids)))
         self._looked_at = float("-inf")
         self._look_now = False
         self._done = False
@@ -115,6 +121,7 @@ class Worker:
             if self._process is not None:
                 self._process.signal("kill")
                 self._process.wait(5.0)
+            self._reach.close()
             self._logs.close(LAST_LOGS_SECONDS)
             if self._signals > 1:  # told to go at once: that is no death of its job's making either
                 apply(self._kv, self._agent.farewell())
@@ -196,6 +203,7 @@ class Worker:
                 self._act(self._agent.deadlines(now))
                 return
         self._act(self._agent.decide(assigned, job, now))
+        self._reach.serve(self._agent.met_for)
 
     def _hold_lease(self) -> None:
         if self._agent.lease == 0:
@@ -239,6 +247,7 @@ class Worker:
                 device=options.device,
                 folder=options.folder,
                 cache=not self._store.address.startswith("file:"),
+                host="" if options.lane == "store" else options.host,
                 log=path,
                 on_message=lambda message: self._on_message(mine, message),
                 on_exit=lambda how: self._events.put(lambda _: self._exited(mine, how)),

@@ -174,7 +174,7 @@ class Cluster:
         self._logs = folder / "logs"
         self._logs.mkdir(parents=True)
         self.kv = open_kv(self.kv_address)
-        with _environment(env or {}):  # credentials
+        with environment(env or {}):  # credentials
             self.store = open_store(self.store_address)
 
     def __enter__(self) -> Cluster:
@@ -192,6 +192,11 @@ class Cluster:
             self.kv.close()
 
     # ---- processes
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The environment of its processes."""
+        return dict(self._env)
 
     def coordinator(self, **env: str) -> Process:
         """Start `easyscale coordinator`."""
@@ -374,17 +379,17 @@ def inspected(script: Path) -> tuple[JobSpec, Bundle]:
 
 
 @contextlib.contextmanager
-def _environment(env: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in env}
+def environment(env: Mapping[str, str], *, exactly: bool = False) -> Iterator[None]:
+    """These variables for a while: in addition to those that there are, or nothing else."""
+    before = dict(os.environ)
+    if exactly:
+        os.environ.clear()
     os.environ.update(env)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        os.environ.clear()
+        os.environ.update(before)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -107,10 +107,12 @@ class Board:
     def status(self, name: str = "job", **fields: Any) -> None:
         self.put(keys.status(name), records.Status(**fields))
 
-    def report(self, worker: str, cause: str, step: int = 0, name: str = "job", message: str = "boom") -> None:
+    def report(
+        self, worker: str, cause: str, step: int = 0, name: str = "job", message: str = "boom", device: str = ""
+    ) -> None:
         found = records.Report(
             worker=worker, generation=self.look(name).generation, cause=cause, step=step, message=message,
-            traceback="Traceback: boom" if cause == "raised" else "",
+            traceback="Traceback: boom" if cause == "raised" else "", device=device,
         )  # fmt: skip
         self.put(keys.report(name, worker), found)
 

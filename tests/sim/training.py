@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from easyscale.storage import sums
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +37,7 @@ class Part:
     """What a member brings to a step: (EST, its number), in the order computed."""
 
     values: tuple[tuple[int, int], ...]
+    watched: bytes = b""
 
     def to_bytes(self) -> bytes:
         return ",".join(f"{est}:{value}" for est, value in self.values).encode()
@@ -73,10 +75,25 @@ class Replica:
         self._contexts = torch.zeros(ests, dtype=torch.int64)
         self._moment = torch.zeros(2, dtype=torch.int64)
 
-    def compute(self, ests: range) -> Part:
+    def compute(self, ests: range, watch: int | None = None) -> Part:
         value, contexts = int(self._value), self._contexts.tolist()
         self._work(self.step)
-        return Part(tuple((est, mix(value, self.step, est, contexts[est])) for est in ests))
+        watched = b"" if watch is None else self.gradient_sums(watch)
+        return Part(tuple((est, mix(value, self.step, est, contexts[est])) for est in ests), watched)
+
+    def gradient_sums(self, est: int) -> bytes:
+        return mix(int(self._value), self.step, est, self._contexts.tolist()[est]).to_bytes(8)
+
+    gradient_names = ("gradient",)
+
+    def run_local(self) -> Report:
+        return self.apply([self.compute(range(self._ests))])
+
+    def sums(self) -> bytes:
+        return sums.state_sums(self.state())
+
+    def exact_sums(self) -> dict[str, str]:
+        return sums.exact_sums(self.state())
 
     def apply(self, contributions: list[Part]) -> Report:
         pairs = [pair for contribution in contributions for pair in contribution.values]

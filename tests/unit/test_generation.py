@@ -44,7 +44,7 @@ class Replica:
     def __init__(self, step: int, ests: int) -> None:
         self.step, self._ests, self.evaluated = step, ests, []
 
-    def compute(self, ests: range) -> Part:
+    def compute(self, ests: range, watch: int | None = None) -> Part:
         return Part(self.step, tuple(ests))
 
     def apply(self, contributions: list[Part]) -> Report:
@@ -52,6 +52,9 @@ class Replica:
         assert [est for part in contributions for est in part.ests] == list(range(self._ests))
         self.step += 1
         return Report(self.step - 1)
+
+    def sums(self) -> bytes:
+        return self.step.to_bytes(8)
 
     def evaluate(self) -> dict[str, float]:
         self.evaluated.append(self.step)
@@ -109,7 +112,7 @@ class Member:
         self.replica, self.commits = Replica(step, 4), Commits()
         lane: Any = LocalLane() if members == 1 else StoreLane(crowd.store, "job", run, Part.from_bytes)
         generation = Generation(
-            self.session, self.replica, lane, self.commits, self.said.append, lambda: crowd.now, 8, every
+            self.session, self.replica, lane, self.commits, self.said.append, lambda: crowd.now, 8, no_need, every
         )
         self._steps = generation.run()
         self.idle: messages.Idle | None = None
@@ -160,6 +163,10 @@ class Crowd:
                 return
             self.turn()
         raise AssertionError("no progress")
+
+
+def no_need(_: messages.Base) -> None:
+    raise AssertionError("replicas that are equal need not be recomputed")
 
 
 def settle(commits: Commits) -> None:

@@ -96,7 +96,7 @@ def test_a_refusal_hands_the_work_back_and_the_refuser_is_passed_over(story: Sto
     story.worker("b", "idle", None, refusals={SPEC: "out of memory at step 0"})
     assert story.decide(SOON) == [
         "job: reports/b removed",
-        f"job: generation 2 is a[0:4] (b: {cause})",
+        f"job: generation 2 is a[0:4] (b {cause})",
         "job: claims/00000001/00001 removed",
         "job: running",
         "b -> nothing",

@@ -45,11 +45,11 @@ def test_a_job_is_not_run_by_fewer_than_it_needs(story: Story) -> None:
     story.job(min_workers=2)
     story.running("a", "b", held=10)
     story.gone("b")
-    assert story.decide(SOON)[0] == "job: generation 2 is nobody (b: died)"
+    assert story.decide(SOON)[0] == "job: generation 2 is a[0:4] (b died)", "it commits what only it holds"
     story.worker("c", "idle", None)
     story.worker("a", "ready")
     story.decide(SOON)
-    assert story.look().members == ()
+    assert story.look().members == (), "not a step is run by one"
     story.worker("c", "ready")
     story.decide(SOON)
     assert [m.worker for m in story.look().members] == ["a", "c"]

@@ -1,0 +1,131 @@
+"""What peers send each other besides gradients: frames of bytes, and whole states straight from memory.
+
+A frame says how long it is and has a checksum, so nothing is believed of what memory or a network has damaged. A state
+travels as a skeleton and its tensors' bytes, as they lie: the same on arrival, to the bit.
+"""
+
+from __future__ import annotations
+
+import zlib
+from json import JSONDecodeError, dumps, loads  # by name: a user's script may put something else in their place
+from typing import TYPE_CHECKING
+
+import msgspec
+import torch
+
+from ..errors import CorruptError
+from ..storage import trees
+from .generation import Parcel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from torch import Tensor
+
+    from .links import Links, Pending
+
+HEAD = 2048
+"""Bytes of every frame's first message: what is longer has a second one of exactly the length that is missing."""
+
+_FIXED = 16
+"""Bytes of a head before its text: checksums of the rest of the head and of the whole text, and the text's length."""
+
+MAX_FRAME = 1 << 34
+
+
+class Damaged(Exception):  # noqa: N818 - what happened, not what was done wrong
+    """A peer sent something that cannot be read."""
+
+    def __init__(self, slot: int, why: str) -> None:
+        super().__init__(why)
+        self.slot = slot
+
+
+class Frames:
+    """Texts of any length to and from peers."""
+
+    def __init__(self, links: Links, tag: int) -> None:
+        self._links, self._tag = links, tag
+        self._sending: list[Pending] = []
+
+    def send(self, slots: Iterable[int], text: bytes) -> None:
+        """Send a text to each of these; `settle` waits until that is done."""
+        rest = zlib.crc32(text).to_bytes(4, "little") + len(text).to_bytes(8, "little") + text[: HEAD - _FIXED]
+        head = (zlib.crc32(rest).to_bytes(4, "little") + rest).ljust(HEAD, b"\0")
+        messages = [_tensor(head)]
+        if len(text) > HEAD - _FIXED:
+            messages.append(_tensor(text[HEAD - _FIXED :]))
+        self._sending += [self._links.send(slot, self._tag, message) for slot in slots for message in messages]
+
+    def settle(self) -> None:
+        """Wait until everything has been sent."""
+        for message in self._sending:
+            message.wait()
+        self._sending.clear()
+
+    def receive(self, slot: int) -> bytes:
+        """The next text from a peer.
+
+        Raises:
+            Damaged: it is not what was sent.
+        """
+        head = torch.empty(HEAD, dtype=torch.uint8)
+        self._links.receive(slot, self._tag, head).wait()
+        data = head.numpy().tobytes()
+        length = int.from_bytes(data[8:_FIXED], "little")
+        here = data[_FIXED : _FIXED + length]
+        if int.from_bytes(data[:4], "little") != zlib.crc32(data[4 : _FIXED + len(here)]) or length > MAX_FRAME:
+            raise Damaged(slot, f"the head of a message from slot {slot} is damaged")
+        if length > len(here):
+            rest = torch.empty(length - len(here), dtype=torch.uint8)
+            self._links.receive(slot, self._tag, rest).wait()
+            here += rest.numpy().tobytes()
+        if int.from_bytes(data[4:8], "little") != zlib.crc32(here):
+            raise Damaged(slot, f"a message of {length} bytes from slot {slot} is damaged")
+        return here
+
+
+class _Contents(msgspec.Struct, frozen=True, array_like=True):
+    """What a parcel consists of. `tensors`: name, dtype and shape of each, in the order in which they follow."""
+
+    skeleton: str
+    tensors: list[tuple[str, str, tuple[int, ...]]]
+    history: dict[int, bytes]
+
+
+def give(links: Links, tag: int, slots: Sequence[int], parcel: Parcel) -> None:
+    """Send a state to each of these; it must stay as it is until this returns, or the links are closed."""
+    skeleton, tensors = trees.flatten(parcel.state)
+    kinds = [(name, str(t.dtype).removeprefix("torch."), tuple(t.shape)) for name, t in tensors.items()]
+    frames = Frames(links, tag)
+    frames.send(slots, msgspec.msgpack.encode(_Contents(dumps(skeleton), kinds, parcel.history)))
+    host = [_bytes_of(tensor.cpu().contiguous()) for tensor in tensors.values()]
+    links.post(tag, dict.fromkeys(slots, host), {})()
+    frames.settle()
+
+
+def take(links: Links, tag: int, slot: int) -> Parcel:
+    """Receive a state.
+
+    Raises:
+        Damaged: it cannot be read.
+    """
+    text = Frames(links, tag).receive(slot)
+    try:
+        contents = msgspec.msgpack.decode(text, type=_Contents)
+        skeleton = loads(contents.skeleton)
+        host = {name: torch.empty(shape, dtype=trees.DTYPES[dtype]) for name, dtype, shape in contents.tensors}
+        state = trees.restore(skeleton, host)
+    except (msgspec.DecodeError, CorruptError, JSONDecodeError, LookupError, RuntimeError, ValueError) as error:
+        raise Damaged(slot, f"the state from slot {slot} cannot be read: {type(error).__name__}: {error}") from error
+    links.post(tag, {}, {slot: [_bytes_of(tensor) for tensor in host.values()]})()
+    return Parcel(state, contents.history)
+
+
+def _bytes_of(tensor: Tensor) -> Tensor:
+    """The memory of a contiguous tensor, as bytes."""
+    return tensor.reshape(-1).view(torch.uint8)
+
+
+def _tensor(data: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)

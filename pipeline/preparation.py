@@ -1,0 +1,78 @@
+"""What every process that runs a job's code does first: specification and code from the store, and the build function.
+
+A worker that lacks something says so as a `DeviceError`: another one may have it. Torch's settings and the replica are
+the caller's part.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from ..errors import DeviceError, NotFoundError, ScriptError, UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from ..storage.objects import ObjectStore
+    from .spec import JobSpec
+    from .training import Training
+
+
+def fetch(store: ObjectStore, folder: Path, *, job: str, spec: str, code: str) -> tuple[JobSpec, Path]:
+    """Get a job's specification, and its code into a folder of ours.
+
+    Args:
+        store: where both lie. folder: under which the code is unpacked.
+        job: its name, for errors. spec, code: digests of the two blobs.
+
+    Returns:
+        The specification, and the folder with the code.
+
+    Raises:
+        DeviceError: this worker has another store, other versions or no room.
+    """
+    from ..storage.blobs import get_blob
+    from . import bundle, determinism
+    from .spec import JobSpec
+
+    try:
+        found = JobSpec.decode(get_blob(store, spec))
+        archive = get_blob(store, code)
+    except NotFoundError as error:
+        raise DeviceError(
+            f"the object store {store.address} lacks what job {job!r} was submitted with: start this "
+            f"worker with the --store (EASYSCALE_STORE) of the submit ({error})"
+        ) from error
+    determinism.check_versions({"python": found.python, "torch": found.torch})
+    try:
+        return found, bundle.unpack(archive, folder / "code")
+    except UnavailableError as error:
+        raise DeviceError(
+            f"this worker's folder cannot be used: {error}; free some room, or name another (--folder)"
+        ) from error
+
+
+def load_build(folder: Path, entry: str) -> Callable[[], Training]:
+    """The user's build function.
+
+    Args:
+        folder: with the unpacked code. entry: see `script.entry_of`.
+
+    Raises:
+        DeviceError: it imports a module that this worker lacks.
+        ScriptError: it cannot be loaded.
+    """
+    from .script import load_entry
+
+    try:
+        return load_entry(folder, entry)
+    except ScriptError as error:
+        if not isinstance(error.__cause__, ModuleNotFoundError):
+            raise
+        # It was there where the job was submitted from: another worker may have it too.
+        raise DeviceError(
+            f"this worker's Python ({sys.executable}) has no module {error.__cause__.name!r}, which the job "
+            "imports: install it here, or put it beside the script, whose folder travels to the workers"
+        ) from error

@@ -1,0 +1,396 @@
+"""Verifying a job: every stored byte by its hash, and every span computed anew from the commit before it.
+
+A span is right if the state at its end and the numbers recorded of its steps come out again. Where they do not, the
+answer goes from the step to the tensors to the first operator, as far as this device and stored traces can tell.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from itertools import groupby, pairwise
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import msgspec
+
+from ..errors import CorruptError, UserError
+from ..storage.differences import Difference  # noqa: TC001 - msgspec reads the types
+from . import audit, trace
+from . import replay_messages as messages
+from .bisection import first
+from .determinism import class_id
+from .replayer import Replayer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from ..storage.objects import ObjectStore
+    from .forkserver import ForkServer
+    from .messages import Base
+    from .trace import Trace
+
+
+class OperatorDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """The first operator of a step that is not the same on two sides.
+
+    Args:
+        step: which. number: of the operator among those of the step.
+        here, there: what each side has at that place; None where it has ended before.
+    """
+
+    step: int
+    number: int
+    here: trace.Operator | None
+    there: trace.Operator | None
+
+    def __str__(self) -> str:
+        if self.here is not None and self.there is not None and str(self.here) == str(self.there):
+            return f"step {self.step}, operator {self.number}: {self.here}"
+        return f"step {self.step}, operator {self.number}: {self.here or 'none'} here, {self.there or 'none'} there"
+
+
+class Departure(msgspec.Struct, frozen=True, kw_only=True):
+    """A span that did not come out as it was committed.
+
+    Args:
+        start, end: the steps of its commits.
+        step: the first step whose recorded numbers differ, or None; numbers: which, as (recorded, computed).
+        state: whether the state at its end differs too; differing: in how many tensors and values; tensors: the first.
+        operator: the first operator that differs. why: what follows from all of it, for people.
+    """
+
+    start: int
+    end: int
+    step: int | None
+    numbers: dict[str, tuple[Any, Any]]
+    state: bool
+    differing: int = 0
+    tensors: tuple[Difference, ...] = ()
+    operator: OperatorDifference | None = None
+    why: str = ""
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What verifying came to.
+
+    Args:
+        start, end: the steps between which everything was looked at.
+        commits: how many were read; steps: how many were computed anew.
+        here: the determinism class of this device; there: those of the commits, by their short names.
+        traced: steps of which a trace was stored.
+    """
+
+    job: str
+    verdict: Literal["verified", "differs"]
+    start: int
+    end: int
+    commits: int
+    steps: int
+    findings: list[audit.Finding]
+    departures: list[Departure]
+    here: dict[str, str]
+    there: dict[str, dict[str, str]]
+    traced: list[int] = []
+
+
+class Request(NamedTuple):
+    """What to verify, and where.
+
+    Args:
+        head: the newest commit. first, last: steps, or None: the beginning, the head. trace: a step to be traced, too.
+        device: `cpu`, `cuda` or `cuda:N`. folder: for unpacked code.
+        show: called with how much is done, of how much, and what is being done. warn: called with a warning.
+    """
+
+    job: str
+    head: Base
+    first: int | None
+    last: int | None
+    trace: int | None
+    device: str
+    folder: Path
+    show: Callable[[int, int, str], None]
+    warn: Callable[[str], None]
+
+
+def check_range(job: str, head: int, first: int | None, last: int | None, traced: int | None) -> tuple[int, int]:
+    """The steps that are meant.
+
+    Raises:
+        UserError: there are no such steps.
+    """
+    if traced is not None and not 0 <= traced < head:
+        raise UserError(f"--trace {traced}: job {job!r} has committed the steps 0 to {head - 1}", "name one of these")
+    low = first if first is not None else traced if traced is not None and last is None else 0
+    high = last if last is not None else traced + 1 if traced is not None and first is None else head
+    if low > high:
+        raise UserError(f"--from {low} is after --to {high}", "the steps between the two are verified")
+    if high > head or low >= head:
+        option = f"--to {high}" if high > head else f"--from {low}"
+        raise UserError(
+            f"{option}: the newest commit of job {job!r} is that of step {head}",
+            "name steps before it, or wait for the next commit",
+        )
+    return low, high
+
+
+class Verifier:
+    """One run of the command.
+
+    Args:
+        store: where the job's blobs are. fork_server: where processes for the user's code come from.
+    """
+
+    def __init__(self, store: ObjectStore, request: Request, fork_server: ForkServer) -> None:
+        self._store, self._request, self._fork_server = store, request, fork_server
+        self._departures: list[Departure] = []
+        self._here: dict[str, str] = {}
+        self._there: dict[str, dict[str, str]] = {}
+        self._traced: list[int] = []
+        self._end = 0
+
+    def run(self) -> Verdict:
+        """Look at what is stored, then compute it anew.
+
+        Raises:
+            UserError: the steps do not exist, or something has to be mended here before it can be done.
+        """
+        job, head = self._request.job, self._request.head
+        low, high = check_range(job, head.step, self._request.first, self._request.last, self._request.trace)
+        top = audit.nearest(self._store, job, head, high)
+        self._request.show(0, 1, "reading commits")
+        stops, findings = audit.examine(
+            self._store, job, top, low,
+            lambda step: self._request.show(top.step - step, max(1, top.step - low), "reading commits"),
+        )  # fmt: skip
+        self._there = {class_id(stop.determinism): stop.determinism for stop in stops if stop.determinism}
+        self._end = stops[-1].step
+        done = self._recompute(stops)
+        if self._request.trace is not None:
+            self._trace_for_others(stops, self._request.trace)
+        return Verdict(
+            job=job,
+            verdict="differs" if findings or self._departures else "verified",
+            start=stops[0].step,
+            end=stops[-1].step,
+            commits=sum(stop.base.manifest is not None for stop in stops),
+            steps=done,
+            findings=findings,
+            departures=self._departures,
+            here=self._here,
+            there=self._there,
+            traced=self._traced,
+        )
+
+    def _replayer(self, stop: audit.Stop, *, loaders: bool) -> Replayer:
+        request = self._request
+        begin = messages.Begin(
+            job=request.job, spec=stop.spec, code=stop.code, store=self._store.address, folder=str(request.folder),
+            device=request.device, loaders=loaders,
+        )  # fmt: skip
+        begun = self._begun
+        return Replayer(self._fork_server, begin, begun)
+
+    def _begun(self, step: int) -> None:
+        self._request.show(step, self._end, "computing anew")
+
+    def _recompute(self, stops: list[audit.Stop]) -> int:
+        """Compute all spans anew, up to the first whose state does not come out; how many steps that were.
+
+        Code and specification may have changed on the way (`--accept-changes`): each has a process of its own.
+        """
+        spans = [*pairwise(stops)]
+        for _, group in groupby(spans, key=lambda span: (span[1].spec, span[1].code)):
+            mine = [*group]
+            with self._replayer(mine[0][1], loaders=True) as replayer:
+                self._introduce(replayer)
+                for start, stop in mine:
+                    held = start.state_digest or replayer.begun.initial
+                    order = messages.Recompute(
+                        start=start.base, held=held, stop=stop.base, digest=stop.state_digest, history=stop.history
+                    )
+                    found = replayer.recompute(order)
+                    if found.step is not None or found.digest != stop.state_digest:
+                        departure = departed(start, stop, found)
+                        if departure.state:
+                            replayer.close()
+                            self._departures.append(self._explained(departure, start, stop))
+                            return stop.step - stops[0].step
+                        self._departures.append(departure)
+        return stops[-1].step - stops[0].step
+
+    def _introduce(self, replayer: Replayer) -> None:
+        """Say up front when this device may be expected to give other bits.
+
+        Raises:
+            UserError: the data are not those of the job, and that is not the device's doing.
+        """
+        job, begun = self._request.job, replayer.begun
+        others = [found for name, found in self._there.items() if name != class_id(begun.determinism)]
+        if not self._here:
+            for found in others:
+                self._request.warn(
+                    f"this device is of another determinism class than commits of job {job!r}: "
+                    f"{class_differences(found, begun.determinism)}; equal bits cannot be taken for granted"
+                )
+        self._here = begun.determinism
+        if not begun.same_data:
+            what = f"the dataset that job {job!r} finds here is not the one that it was submitted with"
+            if not others:
+                raise UserError(
+                    what, "its length, type or some of its items differ: bring the job's data to this machine"
+                )
+            self._request.warn(f"{what}: other data, or items that this device computes otherwise")
+
+    # ---- what differs
+
+    def _explained(self, departure: Departure, start: audit.Stop, stop: audit.Stop) -> Departure:
+        """Go down to the operator, as far as it can be told here."""
+        suspects = _suspects(departure)
+        reference = self._reference(start.step, stop)
+        with self._replayer(stop, loaders=False) as replayer:
+            if reference is not None:
+                until = min(max(suspects[-1], reference.step) + 1, stop.step)
+                states = replayer.follow(messages.Follow(start=start.base, until=until)).states
+                parted = parting(reference, states, start.step)
+                suspects = suspects if parted is None else [parted]
+                reference = self._stored(suspects[-1], stop)
+            traces = replayer.record(messages.Record(start=start.base, steps=tuple(suspects))).traces
+        self._store_traces(traces)
+        operator, why = self._conclude(traces, reference, stop)
+        return msgspec.structs.replace(departure, operator=operator, why=why)
+
+    def _conclude(
+        self, traces: tuple[Trace, ...], reference: Trace | None, stop: audit.Stop
+    ) -> tuple[OperatorDifference | None, str]:
+        restless = next((one for one in traces if not one.repeatable), None)
+        if restless is not None:
+            number = restless.unstable[0] if restless.unstable else len(restless.operators) - 1
+            here = restless.operators[number]
+            found = OperatorDifference(step=restless.step, number=number, here=here, there=here)
+            return found, "this device gives other bits when it computes this step twice; that operator is the first"
+        ours = traces[-1]
+        if reference is not None and reference.step == ours.step and reference is not ours:
+            operator = between(ours, reference)
+            if operator is not None:
+                return operator, f"that operator is the first; compared with a trace made on {_class(reference)}"
+            if ours.after == reference.after:
+                return None, (
+                    f"step {ours.step} comes out here as in the trace that {_class(reference)} made: "
+                    "the commit was altered, or computed wrong"
+                )
+        same = class_id(stop.determinism) == class_id(ours.determinism)
+        if same:
+            return None, (
+                f"two computations here agree, on a device of the class that wrote commit {stop.step}: it was altered, "
+                "or computed wrong"
+            )
+        step = traces[0].step if reference is None else ours.step
+        return None, (
+            "two computations here agree, so the two classes of devices differ, or the commit was altered; to name the "
+            f"operator: `easyscale verify {self._request.job} --trace {step}` on a device like those of the job "
+            f"({class_differences(ours.determinism, stop.determinism)}), then verify here again"
+        )
+
+    # ---- traces
+
+    def _trace_for_others(self, stops: list[audit.Stop], step: int) -> None:
+        """Store the traces of a step and of the one before it, in whose update a difference may lie that only this
+        one's numbers show."""
+        at = bisect_right([stop.step for stop in stops], step)
+        start, stop = stops[at - 1], stops[at]
+        if any(departure.state for departure in self._departures) and self._traced:
+            return
+        steps = tuple(wanted for wanted in (step - 1, step) if wanted >= start.step)
+        with self._replayer(stop, loaders=False) as replayer:
+            self._store_traces(replayer.record(messages.Record(start=start.base, steps=steps)).traces)
+
+    def _store_traces(self, traces: tuple[Trace, ...]) -> None:
+        for one in traces:
+            if one.repeatable:
+                trace.write_trace(self._store, one, class_id(one.determinism))
+                self._traced.append(one.step)
+
+    def _stored(self, step: int, stop: audit.Stop) -> Trace | None:
+        try:
+            return trace.read_trace(self._store, self._request.job, step, class_id(stop.determinism))
+        except CorruptError as error:
+            self._request.warn(str(error))
+            return None
+
+    def _reference(self, start: int, stop: audit.Stop) -> Trace | None:
+        """The newest trace within a span that a device of the class of its commit has made."""
+        steps = trace.traced_steps(self._store, self._request.job, class_id(stop.determinism))
+        for step in reversed([step for step in steps if start <= step < stop.step]):
+            found = self._stored(step, stop)
+            if found is not None and found.base <= start:
+                return found
+        return None
+
+
+def departed(start: audit.Stop, stop: audit.Stop, found: messages.Recomputed) -> Departure:
+    """What a span that was computed anew says against its record. Pure."""
+    state = found.digest != stop.state_digest
+    numbers = {}
+    if found.step is not None:
+        recorded, came_out = (msgspec.json.decode(line) for line in (found.recorded, found.came_out))
+        numbers = number_differences(recorded, came_out)
+    why = ""
+    if not state:
+        why = f"the state of step {stop.step} comes out as it was committed: the record was altered"
+    elif found.unread:
+        why = f"the committed state cannot be read: {found.unread}"
+    return Departure(
+        start=start.step, end=stop.step, step=found.step, numbers=numbers, state=state,
+        differing=found.differing, tensors=found.tensors, why=why,
+    )  # fmt: skip
+
+
+def number_differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """What two records of a step say differently; of lists only the elements that differ, as `losses[2]`."""
+    found: dict[str, tuple[Any, Any]] = {}
+    for name in [*one, *(name for name in other if name not in one)]:
+        a, b = one.get(name), other.get(name)
+        if a == b:
+            continue
+        if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+            found |= {f"{name}[{i}]": (x, y) for i, (x, y) in enumerate(zip(a, b, strict=True)) if x != y}
+        else:
+            found[name] = a, b
+    return found
+
+
+def class_differences(there: Mapping[str, str], here: Mapping[str, str]) -> str:
+    """Two determinism classes side by side, where they differ."""
+    names = [name for name in {**there, **here} if there.get(name) != here.get(name)]
+    return "; ".join(f"{name} {there.get(name, 'none')} there, {here.get(name, 'none')} here" for name in names)
+
+
+def between(ours: Trace, theirs: Trace) -> OperatorDifference | None:
+    """The first operator that differs between two traces of a step, or None. Pure."""
+    masked = {*ours.unstable, *theirs.unstable}
+    number = trace.unlike(ours.operators, theirs.operators, masked)
+    if number is None:
+        return None
+    here, there = (side.operators[number] if number < len(side.operators) else None for side in (ours, theirs))
+    return OperatorDifference(step=ours.step, number=number, here=here, there=there)
+
+
+def _suspects(departure: Departure) -> list[int]:
+    """The steps in which a difference most likely began: a loss shows what the update before it has done."""
+    last = departure.step if departure.step is not None else departure.end - 1
+    return [step for step in (last - 1, last) if step >= departure.start]
+
+
+def parting(reference: Trace, states: Sequence[str], start: int) -> int | None:
+    """The step in which our states, from `start` on, left those of a trace; None: not as far as it knows. Pure."""
+    theirs = [*reference.states, reference.after][start - reference.base :]
+    count = min(len(theirs), len(states))
+    place = first(count, lambda i: theirs[i] != states[i])
+    return start + place - 1 if 0 < place < count else None
+
+
+def _class(one: Trace) -> str:
+    return ", ".join(
+        f"{name} {one.determinism[name]}" for name in ("device", "isa", "model") if name in one.determinism
+    )

@@ -1,0 +1,110 @@
+"""Sums over the bits of a state: what replicas compare every few steps, at the speed of memory.
+
+`bit_sum` is exact integer arithmetic that no order of addition changes, so it is the same on every device; one flipped
+bit always changes it. It may differ where `digest.py` sees no difference (another NaN, another order of a dict's keys):
+whoever finds a difference compares the *exact* sums, which agree with the digests by construction. Neither is
+cryptographic, and neither is stored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+from json import dumps
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .digest import state_digest, tensor_digest
+from .trees import flatten
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from torch import Tensor
+
+SIZE = 8
+"""Bytes of a sum."""
+
+PLAIN = "plain values"
+"""Stands, before the tensors, for all that a state has besides: numbers, text, names, types and shapes."""
+
+_WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def bit_sum(tensor: Tensor) -> Tensor:
+    """The sum, modulo 2^64, of the 64-bit words that a tensor's elements make in row-major order.
+
+    What is left over after the last whole word is added element by element. Any strided tensor of `trees.DTYPES`.
+
+    Returns:
+        A 0-d int64 tensor on the tensor's device.
+    """
+    tensor = tensor.detach()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
+    if tensor.is_neg() or not tensor.is_contiguous():
+        tensor = tensor.resolve_neg().contiguous()
+    elements = tensor.reshape(-1).view(_WORDS[tensor.element_size()])
+    per_word = SIZE // elements.element_size()
+    if per_word == 1:
+        return elements.sum()
+    count = elements.numel()
+    whole = count - count % per_word
+    if not whole:
+        return elements.sum()  # of small integers, which torch adds up in int64
+    if elements.storage_offset() % per_word:  # a word must not begin within one
+        elements = elements.clone()
+    if count == whole:
+        return elements.view(torch.int64).sum()
+    return elements[:whole].view(torch.int64).sum() + elements[whole:].sum()
+
+
+def pack_sums(tensors: Iterable[Tensor]) -> bytes:
+    """The sums of some tensors, 8 bytes each. Waits for their devices once."""
+    sums = [bit_sum(tensor) for tensor in tensors]
+    devices = {one.device for one in sums}
+    if len(devices) > 1:
+        sums = [one.cpu() for one in sums]
+    return torch.stack(sums).cpu().numpy().tobytes() if sums else b""
+
+
+def state_sums(tree: Any) -> bytes:
+    """The sums of a state (see `trees.flatten`), 8 bytes each: first the plain values', then each tensor's."""
+    skeleton, tensors = flatten(tree)
+    return _plain(dumps(skeleton), tensors) + pack_sums(tensors.values())
+
+
+def exact_sums(tree: Any) -> dict[str, str]:
+    """The beginnings of a state's digests (16 hex digits each) by tensor, and one for its plain values.
+
+    They are equal exactly where `digest.state_digest` is, and cost as much.
+    """
+    skeleton, tensors = flatten(tree)
+    plain = state_digest(skeleton, dict.fromkeys(tensors, ""))
+    return {PLAIN: plain[: 2 * SIZE], **{name: tensor_digest(t)[: 2 * SIZE] for name, t in sorted(tensors.items())}}
+
+
+def named(packed: bytes, names: Sequence[str]) -> dict[str, str]:
+    """Packed sums by name, as hex digits."""
+    return {name: packed[SIZE * at : SIZE * (at + 1)].hex() for at, name in enumerate(names)}
+
+
+def differing(all_sums: Sequence[bytes], names: Sequence[str]) -> list[str]:
+    """The names at which packed sums are not all equal; all of them, if there are not equally many."""
+    if len({len(sums) for sums in all_sums} | {SIZE * len(names)}) > 1:
+        return list(names)
+    places = range(0, SIZE * len(names), SIZE)
+    return [
+        name for name, at in zip(names, places, strict=True) if len({sums[at : at + SIZE] for sums in all_sums}) > 1
+    ]
+
+
+def _plain(skeleton: str, tensors: dict[str, Tensor]) -> bytes:
+    kinds = _kinds(tuple((tensor.dtype, tensor.shape) for tensor in tensors.values()))
+    return hashlib.blake2b(skeleton.encode() + kinds, digest_size=SIZE).digest()
+
+
+@lru_cache(maxsize=4)  # the same at every step
+def _kinds(kinds: tuple[tuple[torch.dtype, torch.Size], ...]) -> bytes:
+    return "\n".join(f"{dtype} {list(shape)}" for dtype, shape in kinds).encode()
