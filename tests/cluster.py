@@ -52,7 +52,7 @@ MORTAL = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
 """Makes a process end with us. Not by `preexec_fn`: no Python may run between fork and exec beside gRPC's threads."""
 
 TTL = 2.0
-PATIENCE = 90.0
+PATIENCE = 180.0
 """Seconds for a condition to come true: only a bug, or a machine in deep trouble, uses them up."""
 
 TAIL_LINES = 60
@@ -270,7 +270,7 @@ class Cluster:
                 process.kill()
         psutil.wait_procs(left, timeout=10)
 
-    def assert_nothing_left(self, patience: float = 10.0) -> None:
+    def assert_nothing_left(self, patience: float = 60.0) -> None:
         """Whatever the killed and the ended ones had started has ended too."""
         deadline = time.monotonic() + patience
         while left := self.left():

@@ -6,11 +6,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 import tally
+from easyscale.pipeline.forkserver import ForkServer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-pytest_plugins = ["closing", "services", "etcd_service", "cluster", "pictures"]
+pytest_plugins = ["closing", "spreading", "services", "etcd_service", "cluster", "pictures"]
+
+
+@pytest.fixture(scope="session")
+def fork_server() -> Iterator[ForkServer]:
+    """For tests that want children and not their start: it takes seconds to import what they need."""
+    with ForkServer() as it:
+        yield it
 
 
 @pytest.fixture

@@ -177,7 +177,10 @@ def need_etcd() -> None:
 
 @pytest.fixture(scope="session")
 def etcd_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., EtcdCluster]]:
-    """Starts clusters: `etcd_cluster()` has three members. All are killed with the session."""
+    """Starts clusters: `etcd_cluster()` has three members. Whoever starts one closes it: an idle one still takes time.
+
+    What is left is killed with the session.
+    """
     need_etcd()
     started: list[EtcdCluster] = []
 

@@ -238,7 +238,7 @@ def test_a_watch_outlives_the_server_it_was_opened_on(one: EtcdCluster) -> None:
     one.pause(0)
     watch.close()
     store.close()
-    assert time.monotonic() - start < 2.0
+    assert time.monotonic() - start < DEADLINE / 2
     one.resume(0)
 
 
@@ -303,7 +303,7 @@ def test_an_unreachable_address_is_refused_in_time_and_without_the_password() ->
     start = time.monotonic()
     with pytest.raises(AddressError) as raised:
         EtcdStore("etcd://me:s3cret@127.0.0.1:1,127.0.0.1:2")
-    assert time.monotonic() - start < OPEN_DEADLINE + 1
+    assert time.monotonic() - start < OPEN_DEADLINE + 5
     assert "etcd://127.0.0.1:1,127.0.0.1:2" in str(raised.value)
     assert "--kv" in raised.value.hint
     assert "s3cret" not in str(raised.value)
@@ -314,7 +314,7 @@ def test_a_paused_server_is_refused_in_time(one: EtcdCluster) -> None:
     start = time.monotonic()
     with pytest.raises(AddressError):
         EtcdStore(one.address)
-    assert time.monotonic() - start < OPEN_DEADLINE + 1
+    assert time.monotonic() - start < OPEN_DEADLINE + 5
 
 
 @pytest.mark.parametrize(

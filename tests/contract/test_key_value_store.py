@@ -34,8 +34,10 @@ _numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
-def three_members(etcd_cluster: Callable[[], EtcdCluster]) -> EtcdCluster:
-    return etcd_cluster()
+def three_members(etcd_cluster: Callable[[], EtcdCluster]) -> Iterator[EtcdCluster]:
+    cluster = etcd_cluster()
+    yield cluster
+    cluster.close()
 
 
 @pytest.fixture(
@@ -371,9 +373,7 @@ def test_a_watch_wakes_a_thread_that_waits_and_hears_of_other_openers(
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(watch.wait, DEADLINE)
         put(other, prefix + "a")
-        start = time.monotonic()
-        assert waiting.result()
-    assert time.monotonic() - start < 1.5
+        assert waiting.result(), "woken, and not by its deadline"
     other.close()
 
 
@@ -382,7 +382,7 @@ def test_a_watch_returns_false_after_its_timeout_and_keeps_nothing_back(store: K
     drain(watch)
     start = time.monotonic()
     assert not watch.wait(0.2)
-    assert 0.2 <= time.monotonic() - start < 1.0
+    assert 0.2 <= time.monotonic() - start < DEADLINE
 
 
 def test_closing_a_watch_sends_home_whoever_waits(store: KeyValueStore, prefix: str) -> None:

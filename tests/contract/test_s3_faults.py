@@ -357,7 +357,7 @@ def within(seconds: float) -> Iterator[None]:
 
 def test_an_endpoint_where_nobody_listens_is_reported_at_opening(monkeypatch: pytest.MonkeyPatch) -> None:
     set_environment(monkeypatch, f"http://127.0.0.1:{free_ports(1)[0]}")
-    with within(8), pytest.raises(AddressError, match="Could not connect") as caught:
+    with within(12), pytest.raises(AddressError, match="Could not connect") as caught:
         open_store("s3://bucket/prefix")
     assert "AWS_ENDPOINT_URL" in caught.value.hint
 
@@ -365,7 +365,7 @@ def test_an_endpoint_where_nobody_listens_is_reported_at_opening(monkeypatch: py
 def test_an_endpoint_that_never_answers_is_reported_at_opening(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         set_environment(monkeypatch, f"http://127.0.0.1:{listener.getsockname()[1]}")
-        with within(8), pytest.raises(AddressError, match="Read timeout"):
+        with within(12), pytest.raises(AddressError, match="Read timeout"):
             open_store("s3://bucket/prefix")
 
 

@@ -14,14 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from cluster import STAGES, Cluster
+from cluster import PATIENCE, STAGES, Cluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cluster import Done, Process
-
-SECONDS = 60.0
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -40,7 +38,7 @@ def scratch(tmp_path: Path) -> Path:
 
 
 def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -28,6 +28,7 @@ def services(
     store = f"s3://{seaweedfs.new_bucket()}/here"
     with told_on_failure(Cluster(tmp_path / "cluster", etcd.address, store, seaweedfs.env), request) as it:
         yield it
+    etcd.close()
 
 
 def test_a_job_from_a_script_on_workers_started_by_hand_survives_a_kill(

@@ -1,8 +1,9 @@
 """The command line: a mistake is one clear error on standard error, exit code 2, and nothing half made; output for
 scripts is one JSON value.
 
-Where the process boundary is the point (exit codes, streams, user code) a process is started; elsewhere the command
-runs in this one, with the inspection of the script played, since a real one imports torch.
+Where the process boundary is the point (exit codes, streams) a process is started; elsewhere the command runs in this
+one. The inspection of the script is played where it does not matter, and comes from the tests' fork server where it
+does, since every other one imports torch.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from easyscale.coordinator.kv import Put
 from easyscale.pipeline import cli, cli_options, inspect
 from easyscale.pipeline.bundle import Bundle
 from easyscale.pipeline.forkserver import ForkServer
+from easyscale.pipeline.inspect import inspect_script
 from easyscale.pipeline.joblogs import chunk_key
 from easyscale.pipeline.spec import JobSpec
 from easyscale.storage import s3
@@ -114,7 +116,11 @@ class Desk:
                 code: Any = 0
             except SystemExit as end:
                 code = end.code or 0
-        return Ran(code, out.getvalue(), err.getvalue())
+        return Ran(code, out.getvalue(), self.told_beside() + err.getvalue())
+
+    def told_beside(self) -> str:
+        """What other processes wrote to standard error meanwhile."""
+        return ""
 
     def inspect(self, path: Path, job: str | None = None, overrides: dict[str, str] | None = None, **_: object) -> Any:
         """Stands in for `inspect_script`."""
@@ -158,6 +164,21 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
 
 
 @pytest.fixture
+def inspecting(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], fork_server: ForkServer
+) -> Desk:
+    """Where scripts are read and built in a process of their own, as they are by a user's command."""
+
+    def inspected(path: Path, *given: Any, **_: object) -> Any:
+        return real(path.absolute(), *given, fork_server=fork_server)  # the fork server is in another folder
+
+    real = inspect_script
+    monkeypatch.setattr(inspect, "inspect_script", inspected)
+    monkeypatch.setattr(desk, "told_beside", lambda: capfd.readouterr().err)
+    return desk
+
+
+@pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody listens, so waiting for an answer only takes time."""
     monkeypatch.setattr(etcd, "OPEN_DEADLINE", 0.5)
@@ -189,14 +210,14 @@ def left(folder: Path) -> set[str]:
     ],
 )
 def test_a_mistake_in_a_script_is_told_and_leaves_nothing(
-    tmp_path: Path, script: str | None, arguments: list[str], words: list[str]
+    inspecting: Desk, script: str | None, arguments: list[str], words: list[str]
 ) -> None:
     if script is not None:
-        (tmp_path / "train.py").write_text(dedent(script))
-    ran = process(tmp_path, *arguments)
+        inspecting.write("train.py", script)
+    ran = inspecting.run(*arguments)
     refused(ran, *words)
     assert "Traceback" not in ran.err
-    assert left(tmp_path) <= {"__pycache__"}
+    assert left(inspecting.folder) <= {"__pycache__"}
 
 
 def test_a_script_that_fails_on_import_shows_its_own_short_traceback(tmp_path: Path) -> None:
@@ -218,14 +239,14 @@ def test_a_script_that_fails_on_import_shows_its_own_short_traceback(tmp_path: P
     ],
 )
 def test_what_only_building_shows_is_told_and_leaves_nothing(
-    tmp_path: Path, old: str, new: str, words: list[str]
+    inspecting: Desk, old: str, new: str, words: list[str]
 ) -> None:
     assert old in TRAINING
-    (tmp_path / "train.py").write_text(TRAINING.replace("def build", STREAM + "def build", 1).replace(old, new))
-    ran = process(tmp_path, "run", "train.py", "--workers", "2")
+    inspecting.write("train.py", TRAINING.replace("def build", STREAM + "def build", 1).replace(old, new))
+    ran = inspecting.run("run", "train.py", "--workers", "2")
     refused(ran, *words)
     assert "Traceback" not in ran.err
-    assert left(tmp_path) <= {"__pycache__"}
+    assert left(inspecting.folder) <= {"__pycache__"}
 
 
 def test_a_job_is_submitted_found_and_refused_when_its_code_changes(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def main():
     elif what == "write":
         os.write(3, b"beside")
     elif what == "leave":  # a child of its own that would stay
-        subprocess.Popen(["sleep", "1000"])
+        print(subprocess.Popen(["sleep", "1000"]).pid, flush=True)
     elif what == "wait":
         print(subprocess.Popen(["sleep", "1000"]).pid, flush=True)
         time.sleep(1000)
@@ -165,9 +165,9 @@ def test_a_child_may_have_one_descriptor_more(fork_server: ForkServer) -> None:
 
 
 def test_what_a_child_left_running_ends_with_it(fork_server: ForkServer) -> None:
-    before = {process.pid for process in psutil.process_iter() if process.name() == "sleep"}
-    assert ran(fork_server, "leave")[0] == 0
-    until(lambda: {p.pid for p in psutil.process_iter(["name"]) if p.info["name"] == "sleep"} <= before)
+    status, written = ran(fork_server, "leave")
+    assert status == 0
+    until(lambda: not psutil.pid_exists(int(written[0])))
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 from textwrap import dedent
+from typing import TYPE_CHECKING
 
 import easyscale
 import pytest
@@ -22,6 +23,9 @@ from easyscale.pipeline.bundle import Bundle
 from easyscale.pipeline.inspect import inspect_script
 from easyscale.pipeline.job import Job
 from easyscale.pipeline.script import pick, python_command
+
+if TYPE_CHECKING:
+    from easyscale.pipeline.forkserver import ForkServer
 
 ROOT = Path(easyscale.__file__).parent
 
@@ -263,28 +267,28 @@ def test_the_inspecting_process_prints_one_line_of_json(tmp_path: Path) -> None:
     ],
 )
 def test_a_job_that_cannot_be_run_is_refused_before_it_is_submitted(
-    tmp_path: Path, old: str, new: str, kind: type[SpecError | ScriptError], message: str
+    tmp_path: Path, fork_server: ForkServer, old: str, new: str, kind: type[SpecError | ScriptError], message: str
 ) -> None:
     assert old in TRAINING
     script = write(tmp_path, TRAINING.replace(old, new))
     with pytest.raises(kind, match=message) as caught:
-        inspect_script(script)
+        inspect_script(script, fork_server=fork_server)
     if isinstance(caught.value, ScriptError) and "KeyError" in message:
         assert "in build" in caught.value.detail
 
 
-def test_a_script_that_kills_its_process_is_told(tmp_path: Path) -> None:
+def test_a_script_that_kills_its_process_is_told(tmp_path: Path, fork_server: ForkServer) -> None:
     script = write(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
     with pytest.raises(ScriptError, match=r"ended by SIGSEGV"):
-        inspect_script(script)
+        inspect_script(script, fork_server=fork_server)
 
 
-def test_a_script_that_ends_its_process_quietly_is_told(tmp_path: Path) -> None:
+def test_a_script_that_ends_its_process_quietly_is_told(tmp_path: Path, fork_server: ForkServer) -> None:
     with pytest.raises(ScriptError, match=r"exit code 0 and without a result"):
-        inspect_script(write(tmp_path, "import os; os._exit(0)"))
+        inspect_script(write(tmp_path, "import os; os._exit(0)"), fork_server=fork_server)
 
 
-def test_a_script_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
+def test_a_script_that_hangs_is_ended_with_its_children(tmp_path: Path, fork_server: ForkServer) -> None:
     os.mkfifo(tmp_path / "alive")
     script = write(
         tmp_path,
@@ -296,13 +300,15 @@ def test_a_script_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
     )
     alive = os.open(tmp_path / "alive", os.O_RDONLY | os.O_NONBLOCK)
     with pytest.raises(ScriptError, match=r"still not read and built after 2 s"):
-        inspect_script(script, timeout=2)
+        inspect_script(script, timeout=2, fork_server=fork_server)
     os.set_blocking(alive, True)
     assert os.read(alive, 1) == b""  # end of file: whoever held it is dead
     os.close(alive)
 
 
-def test_what_a_script_leaves_running_does_not_keep_the_inspection_waiting(tmp_path: Path) -> None:
+def test_what_a_script_leaves_running_does_not_keep_the_inspection_waiting(
+    tmp_path: Path, fork_server: ForkServer
+) -> None:
     script = write(
         tmp_path,
         "import subprocess, threading\n"
@@ -311,7 +317,7 @@ def test_what_a_script_leaves_running_does_not_keep_the_inspection_waiting(tmp_p
     )
     start = time.monotonic()
     with pytest.raises(ScriptError, match="no job"):
-        inspect_script(script)
+        inspect_script(script, fork_server=fork_server)
     assert time.monotonic() - start < 30
 
 
