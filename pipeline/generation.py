@@ -450,6 +450,8 @@ class Generation:
         controls = yield from self._confer(exact=mine, blamed=blamed)
         after = [control.exact for control in controls]
         verdict = integrity.judge(before, after, [control.blamed for control in controls])
+        if verdict.right is None or verdict.wrong:
+            self.lane.part()  # everybody knows: that some go now is no break
         what = f"the states of {len(controls)} workers differ"
         if verdict.right is None:
             raise DivergenceError(
@@ -504,6 +506,7 @@ class Generation:
         said = [(owner, controls[owner].gradient), (auditor, controls[auditor].audit)]
         said += [(control.slot, control.audit) for control in fresh]
         right, wrong = integrity.vote([integrity.Opinion(*opinion) for opinion in said])
+        self.lane.part()
         names = self.replica.gradient_names
         found = sums.differing([theirs for _, theirs in said], names)
         what = f"the gradient of EST {est} was computed with different results"

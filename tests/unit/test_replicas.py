@@ -266,8 +266,29 @@ def test_an_auditor_in_the_wrong_is_found_as_well() -> None:
     assert crowd[0].end == messages.Idle(generation=1, held=7, reason="yield")
 
 
-def test_of_two_that_differ_again_and_again_nobody_can_tell_who_is_right() -> None:
-    crowd = run(2, 1, wrong_gradients(10**9, 8))
+def wrong_updates(from_step: int) -> Callable[[Engine], None]:
+    """Every averaged gradient from this step on is another, also when the step is computed again."""
+
+    def spoil(engine: Engine) -> None:
+        if engine.step < from_step or hasattr(engine, "_scattered"):
+            return
+        scatter = engine._scattered = engine._layout.scatter
+
+        def spoiled(flat: Any, used: bytes) -> None:
+            if engine.step >= from_step:
+                flip(flat.flat[0])
+            scatter(flat, used)
+
+        engine._layout.scatter = spoiled
+
+    return spoil
+
+
+@pytest.mark.parametrize(("spoil", "audit_every"), [(wrong_updates(8), 0), (wrong_gradients(10**9, 8), 7)])
+def test_of_two_that_differ_again_and_again_nobody_can_tell_who_is_right(
+    spoil: Callable[[Engine], None], audit_every: int
+) -> None:
+    crowd = run(2, 1, spoil, audit_every)
     for member in crowd:
         assert isinstance(member.end, DivergenceError), member.end
         assert "nobody can tell which is right" in str(member.end)
@@ -276,7 +297,7 @@ def test_of_two_that_differ_again_and_again_nobody_can_tell_who_is_right() -> No
 
 
 def test_of_three_one_that_is_wrong_again_and_again_is_outvoted() -> None:
-    crowd = run(3, 1, wrong_gradients(10**9, 8))
+    crowd = run(3, 1, wrong_updates(8))
     assert isinstance(crowd[1].end, WrongReplicaError)
     for member in (crowd[0], crowd[2]):
         assert member.end == messages.Idle(generation=1, held=10, reason="yield")
