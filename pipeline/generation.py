@@ -6,6 +6,7 @@ under a simulator's virtual clock. Dropping it at any yield leaves the replica a
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -28,6 +29,9 @@ log = structlog.get_logger()
 FIRST_POLL_SECONDS = 0.001
 LAST_POLL_SECONDS = 0.05
 RETRY_SECONDS = 0.5
+
+KEPT_SAMPLES = 2000
+"""Steps of which everybody's samples of partials are remembered, to tell later who has sent wrong ones."""
 
 ADVICE = (
     "if it happens again on other devices, the code computes something else each time (the clock, unseeded random "
@@ -270,6 +274,7 @@ class Generation:
     restore: Callable[[messages.Base], None]
     evaluate_every: int = 0
     _rounds: int = field(default=0, init=False)
+    _samples: deque[tuple[int, list[bytes]]] = field(default_factory=lambda: deque(maxlen=KEPT_SAMPLES), init=False)
 
     def run(self) -> Generator[Wait, None, messages.Idle]:
         """Run until everybody stops. Returns what to tell the agent.
@@ -299,11 +304,12 @@ class Generation:
             self.say(messages.Computing())
             watch = session.audited(session.run.slot, step)
             contribution = replica.compute(range(member.first, member.last), watch)
-            control = self._control(contribution.watched if watch is not None else b"")
+            control = self._control(contribution)
             yield Wait(compute=True)
             gathered = yield from self._exchange(control, contribution)
             slots, controls = [control.slot for control, _ in gathered], [control for control, _ in gathered]
             assert slots == [*range(len(session.run.members))], f"one part per slot, in order of slots: {slots}"
+            self._samples.append((step, [control.sample for control in controls]))
             recomputed = yield from self._settle(controls)
             yield from self._settle_audit(controls)
             report = replica.run_local() if recomputed else replica.apply([part for _, part in gathered])
@@ -372,15 +378,17 @@ class Generation:
             yield Wait(0.0 if self.lane.waits else delay)
             delay = min(delay * 1.5, LAST_POLL_SECONDS)
 
-    def _control(self, gradient: bytes) -> Control:
-        """My record for the step at hand. `gradient`: sums of my EST that is audited."""
+    def _control(self, contribution: Any) -> Control:
+        """My record for the step at hand."""
         session, replica = self.session, self.replica
         slot, step = session.run.slot, replica.step
         control = session.control(step, self.clock(), self.commits.idle)
         sums = replica.sums() if session.checks(step) else b""
         theirs = session.audited(session.audits(slot), step)
         audit = b"" if theirs is None else replica.gradient_sums(theirs)
-        return msgspec.structs.replace(control, sums=sums, gradient=gradient, audit=audit)
+        return msgspec.structs.replace(
+            control, sums=sums, sample=contribution.sample, gradient=contribution.watched, audit=audit
+        )
 
     def _exchange(self, control: Control, contribution: Any) -> Generator[Wait, None, list[tuple[Control, Any]]]:
         """Send my part and wait for the others'."""
@@ -468,22 +476,26 @@ class Generation:
         return True
 
     def _replay(self, base: messages.Base, until: int) -> Generator[Wait, None, tuple[int, ...]]:
-        """Compute all ESTs from a commit to this step again; which slots' losses were the first to be others.
+        """Compute all ESTs from a commit to this step again; which slots' partials were the first to be others.
 
         The state that is held is in doubt, so it is given up first: whenever this ends, what is held then is right.
         """
         self.say(messages.Computing(what="replay"))
         self.restore(base)
-        history, blamed = self.commits.history, None
+        members, samples = self.session.run.members, dict(self._samples)
+        blamed: tuple[int, ...] = ()
         while self.replica.step < until:
             yield Wait(compute=True)
             if self.session.broken:
                 raise _OverError
             self.say(messages.Computing(what="replay"))
-            report = self.replica.run_local()
-            if blamed is None:
-                blamed = self.session.blamed(history.get(self.replica.step), msgspec.json.encode(report))
-        return blamed or ()
+            were = samples.get(self.replica.step)
+            parts = [self.replica.compute(range(member.first, member.last)) for member in members]
+            if were is not None and not blamed:
+                pairs = enumerate(zip(were, parts, strict=True))
+                blamed = tuple(slot for slot, (sample, part) in pairs if sample != part.sample)
+            self.replica.apply(parts)
+        return blamed
 
     def _settle_audit(self, controls: Sequence[Control]) -> Generator[Wait, None, None]:
         """See that who audited an EST got the gradient that its owner got; if not, all compute it again, and vote.

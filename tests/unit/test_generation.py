@@ -21,6 +21,7 @@ class Part:
 
     step: int
     ests: tuple[int, ...]
+    watched = sample = b""
 
     def to_bytes(self) -> bytes:
         return repr((self.step, self.ests)).encode()
