@@ -6,8 +6,8 @@
 Real processes: two coordinators, workers on two machines (each a fork server of its own), and with `--services etcd`
 three members of etcd and SeaweedFS behind a proxy that can be in trouble. First a job is trained undisturbed; then the
 same one again and again, while workers are told to go, killed, stopped and woken, join, and servers are killed, until
-so many workers have been taken away. No job may fail, and each must come to the state of the first. Ctrl-C ends it
-with the table of what has happened so far. Exit status 1 if anything was not as it must be.
+so many workers have been taken away. No job may fail, and each must come to the state of the first. Ctrl-C (or
+SIGTERM) ends it with the table of what has happened so far. Exit status 1 if anything was not as it must be.
 
 *Goodput* is the share of the gradients computed that the jobs consist of. A rate is a job's samples per second from its
 submission to its end, so imports and starts count.
@@ -98,7 +98,7 @@ def main() -> int:
     parser.add_argument("--services", choices=("embedded", "etcd"), default="embedded")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
     chosen = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing is left running
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     env = {"JOB_PACE": "0.02"} if chosen.model == "small" else {}
     with tempfile.TemporaryDirectory(prefix="easyscale-chaos-") as scratch:
         options = {"services": chosen.services, "seed": chosen.seed, "workers": chosen.workers, "env": env}

@@ -91,6 +91,16 @@ class Agent:
         if self.runner is not None:
             self.runner.hear(message, now)
 
+    def on_reach(self, unreached: tuple[str, ...]) -> None:
+        """Which of the job's other workers cannot be connected to."""
+        self.me = msgspec.structs.replace(self.me, unreached=unreached)
+
+    @property
+    def met_for(self) -> str | None:
+        """The job for which the runner can be met by peers, or None."""
+        runner = self.runner
+        return runner.job if runner is not None and runner.ready is not None and runner.ready.address else None
+
     def on_exit(self, how: str) -> None:
         """The runner's process is gone. `how` names signal or status, with the last lines of its log."""
         runner, self.runner = self.runner, None

@@ -28,8 +28,11 @@ EVER = timedelta(days=365)
 LINGER_SECONDS = 1.0
 """How long the goodbyes of peers are waited for: they have not got all that I sent before they say it."""
 
-GOODBYE = 1
-"""Tag of the message that comes last; others have larger ones."""
+NEVER, GOODBYE = 0, 1
+"""Tags of a message that nobody sends, and of the one that comes last; others have larger ones.
+
+A message must find a tensor of its own size waiting: gloo ends the process otherwise.
+"""
 
 
 class PeerLost(Exception):  # noqa: N818 - what happened, not what was done wrong
@@ -150,7 +153,7 @@ class Links:
         nothing = torch.empty(1, dtype=torch.uint8)
         for peer in self.peers:  # a wait that runs out closes them all; one on a broken connection just fails
             with contextlib.suppress(RuntimeError):
-                self._group.recv([nothing], peer, GOODBYE + 1).wait(timedelta(milliseconds=1))
+                self._group.recv([nothing], peer, NEVER).wait(timedelta(milliseconds=1))
         for thread in self._watchers:
             thread.join()
         self._parting.clear()

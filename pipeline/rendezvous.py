@@ -56,9 +56,13 @@ class Rendezvous:
             raise DeviceError(f"this worker cannot listen on {host!r} (--address): {error.strerror}") from error
         port = listener.getsockname()[1]
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        self._server = TCPStore(
+        self._server: TCPStore | None = TCPStore(
             host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
         )  # fmt: skip
+
+    def close(self) -> None:
+        """Nobody is to meet here any more; it ends with the process, too."""
+        self._server = None
 
 
 class Meeting:

@@ -26,6 +26,7 @@ from .agent import Agent
 from .devices import device_kind, memory_bytes
 from .joblogs import LogShipper
 from .process import RunnerProcess
+from .reach import Reach
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,6 +93,7 @@ class Worker:
         self._keeper = LeaseKeeper(kv, options.ttl, self._on_lost)
         self._process: RunnerProcess | None = None
         self._logs = LogShipper(kv, store, self._agent.id)
+        self._reach = Reach(kv, self._agent.id, lambda ids: self._events.put(lambda _: self._agent.on_reach(ids)))
         self._looked_at = float("-inf")
         self._look_now = False
         self._done = False
@@ -119,6 +121,7 @@ class Worker:
             if self._process is not None:
                 self._process.signal("kill")
                 self._process.wait(5.0)
+            self._reach.close()
             self._logs.close(LAST_LOGS_SECONDS)
             if self._signals > 1:  # told to go at once: that is no death of its job's making either
                 apply(self._kv, self._agent.farewell())
@@ -200,6 +203,7 @@ class Worker:
                 self._act(self._agent.deadlines(now))
                 return
         self._act(self._agent.decide(assigned, job, now))
+        self._reach.serve(self._agent.met_for)
 
     def _hold_lease(self) -> None:
         if self._agent.lease == 0:

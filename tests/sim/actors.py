@@ -16,12 +16,15 @@ from easyscale.pipeline import committer, lanes, messages, runner, worker
 from easyscale.pipeline.lanes import LocalLane
 from easyscale.storage import commits
 
+from . import peers
 from .hub import Process, Thread
 from .training import Part, Replica
 from .virtual import Event, Queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from easyscale.coordinator.records import LaneChoice
 
     from .world import World
 
@@ -80,11 +83,14 @@ class SimRunner(runner.Runner):
         about = committer.About(message.job, NOBODY, NOBODY, job.spec.ests, {"class": "sim"})
         self._committer = committer.Committer(world.store, about, self._snapshot, self._channel.say)
         self._channel.on_answer = self._committer.answer
-        self._channel.say(messages.Ready(determinism="sim", description={}, probe="same"))
+        here = peers.address(self.process) if self.process.agent.owner.lane != "store" else ""
+        self._channel.say(messages.Ready(determinism="sim", description={}, probe="same", address=here))
 
     def _new_lane(self, run: messages.Run) -> Any:
         if len(run.members) == 1:
             return LocalLane[Part]()
+        if run.lane == "peer":
+            return peers.PeerLane(self.process, run, self._patience)
         return lanes.StoreLane(self._store, self._committer.job, run, Part.from_bytes)
 
     def _snapshot(self, reuse: Any) -> Any:
@@ -112,10 +118,13 @@ class RunnerProcess:
         self.name = f"{agent.name}.r{next(world.numbers)}"
         self.process = Process(world.hub, self.name, clock=agent.clock, wall=agent.wall)
         self.job = ""
+        self.it: SimRunner | None = None
         self._lines: deque[bytes] = deque()
         self._reading = False
         self.how = "ended by SIGKILL"
         self.hanging = False
+        self.disturbed = False
+        """It, or its agent, was stopped, so that others could not count on it."""
         self._said = self._heard = 0.0
         self.channel = Channel(self)
         self.pid = 1
@@ -127,14 +136,20 @@ class RunnerProcess:
     def _main(self) -> None:
         environment = runner.Environment(fd=0, store="s3://sim", folder="/sim", device="sim", cache=False)
         self.world.channel = self.channel
-        it = SimRunner(environment)
-        it.world, it.process = self.world, self
+        self.it = it = SimRunner(environment)
+        it.world, it.process, it._patience = self.world, self, self.world.lane_patience
         try:
             it.main()
             self.how = "exited with status 0"
         except SystemExit:
             self.how = "exited with status 1"
         self.process.kill()
+
+    @property
+    def committing(self) -> bool:
+        """Whether it is writing a commit."""
+        committer = getattr(self.it, "_committer", None)
+        return committer is not None and not committer.idle
 
     def _died(self) -> None:
         world = self.world
@@ -159,6 +174,8 @@ class RunnerProcess:
     def send(self, message: messages.ToRunner) -> None:
         """A line on its way to the runner."""
         hub = self.world.hub
+        if isinstance(message, messages.Run):
+            self.world.judge.started(self, message)
         self._heard = max(self._heard + 1e-6, hub.now + self.world.rng.uniform(0.0002, 0.005))
         hub.at(self._heard, self._deliver, messages.encode(message))
 
@@ -194,8 +211,8 @@ class RunnerProcess:
 class SimWorker:
     """A machine with one agent and its runner."""
 
-    def __init__(self, world: World, name: str) -> None:
-        self.world, self.name = world, name
+    def __init__(self, world: World, name: str, lane: LaneChoice) -> None:
+        self.world, self.name, self.lane = world, name, lane
         rng = world.rng
         self.process = Process(
             world.hub, name, clock=rng.uniform(-3600, 3600) + 5000, wall=rng.choice([0.0, -3600.0, 3600.0])
@@ -213,6 +230,7 @@ class SimWorker:
             ttl=self.world.worker_ttl,
             grace=20.0,
             hang_floor=self.world.hang_floor,
+            lane=self.lane,
         )
         self.it = worker.Worker(self.world.kv, self.world.store, options, None)  # type: ignore[arg-type]
         self.process.name = self.it.id

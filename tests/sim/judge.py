@@ -35,6 +35,10 @@ class Judge:
         self.reached: dict[str, int] = {}
         self.over = 0
         """How many jobs have ended."""
+        self.held: dict[str, int] = {}
+        """Step of the state that each runner holds."""
+        self.again: dict[tuple[str, int], int] = {}
+        """Steps that each generation makes again, by job and generation."""
         self._stepped_in: dict[tuple[str, int], int] = {}
 
     def check(self, holds: object, sentence: str) -> None:
@@ -61,7 +65,24 @@ class Judge:
         self.world.note(f"holds {step}", job=job.name)
         expected = job.expected[step] if step < len(job.expected) else None
         self.check(value == expected, f"{who} holds a state of step {step} that an undisturbed run does not have")
+        self.held[who] = step
         self.reached[job.name] = max(self.reached.get(job.name, 0), step)
+
+    def started(self, runner: RunnerProcess, run: messages.Run) -> None:
+        """A member is told to run. While somebody lives who knows better, no more than the broken step is lost."""
+        name, world = runner.job, self.world
+        again = self.again[name, run.generation] = max(0, self.reached.get(name, 0) - run.step)
+        if not world.losses or again < 2:
+            return
+        wiser = [
+            r.name for r in world.runners
+            if r.process.alive and r.job == name and not r.agent.owner.left and not r.disturbed
+            and self.held.get(r.name, 0) > run.step + 1
+        ]  # fmt: skip
+        self.check(
+            not wiser,
+            f"generation {run.generation} of {name} begins with step {run.step}, though {wiser} hold newer states",
+        )
 
     def said(self, runner: RunnerProcess, message: Any) -> None:
         """A runner says something to its agent."""
@@ -300,6 +321,9 @@ class Judge:
         status = view.status.value if view.status else records.Status()
         if self.world.graceful:
             self.check(status.attempts.keys() <= {"preempted"}, f"nobody was lost, and counted were {status.attempts}")
+        if self.world.losses and all(again < 2 for (name, _), again in self.again.items() if name == job.name):
+            told = [recovery.steps_recomputed for recovery in status.recoveries]
+            self.check(max(told, default=0) < 2, f"no step but the broken ones was made again, and told is {told}")
         if job.poison is not None:
             # Members of one generation may die together: each death is an attempt, all of them one try of the step.
             self.check(

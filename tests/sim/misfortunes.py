@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from .actors import RunnerProcess, SimCoordinator, SimWorker
     from .hub import Process
+    from .peers import PeerLane
     from .world import SimJob, World
 
 
@@ -81,6 +82,7 @@ def stop_machine(world: World) -> None:
     worker = a_worker(world)
     if worker is None:
         return
+    disturb(worker)
     seconds, runner = world.rng.uniform(0.5, 25.0), worker.runner
     machine = [worker.process] if runner is None else [worker.process, runner.process]
 
@@ -94,13 +96,79 @@ def stop_machine(world: World) -> None:
 def stop_agent(world: World) -> None:
     worker, seconds = a_worker(world), world.rng.uniform(0.5, 25.0)
     if worker is not None:
+        disturb(worker)
         at_an_await(world, worker.process, "SIGSTOP of an agent", partial(worker.process.stop, seconds))
 
 
 def stop_runner(world: World) -> None:
     runner, seconds = a_runner(world), world.rng.uniform(0.5, 25.0)
     if runner is not None:
+        runner.disturbed = True
         at_an_await(world, runner.process, "SIGSTOP of a runner", partial(runner.process.stop, seconds))
+
+
+def disturb(worker: SimWorker) -> None:
+    """Others cannot count on this one any more."""
+    if worker.runner is not None:
+        worker.runner.disturbed = True
+
+
+def lanes(world: World) -> list[PeerLane]:
+    """Exchanges between peers that go on just now, one end of each member's."""
+    newest = dict(list(world.groups.items())[-2:])
+    return [lane for group in newest.values() for lane in group.values() if lane.open]
+
+
+def connection_breaks(world: World) -> None:
+    """Between two that live. Each end learns of it at its own time, or one of them never."""
+    ends = lanes(world)
+    pairs = [(a, b) for a in ends for b in ends if a.group is b.group and a.slot < b.slot]
+    if not pairs:
+        return
+    pair = world.rng.choice(pairs)
+    world.fault("connection between two that live breaks", f"{pair[0].runner.name} {pair[1].runner.name}")
+    for mine, other in (pair, pair[::-1]):
+        mine.runner.disturbed = True
+        delay = world.rng.choice([0.0, 0.0, 0.0, world.rng.uniform(0.0, 4.0), float("inf")])
+        if delay != float("inf") or mine is pair[0]:
+            world.hub.at(world.hub.now + min(delay, 4.0), mine.lose, other.slot)
+
+
+def kill_leader(world: World) -> None:
+    for lane in lanes(world)[:1]:
+        kill_one(world, lane)
+
+
+def kill_two(world: World) -> None:
+    ends = lanes(world)
+    for lane in world.rng.sample(ends, min(2, len(ends) - 1)) if len(ends) > 2 else []:
+        kill_one(world, lane)
+
+
+def kill_one(world: World, lane: PeerLane) -> None:
+    """The runner of this member, or its whole machine."""
+    runner = lane.runner
+    if world.rng.random() < 0.5:
+        world.fault("SIGKILL of agent and runner", runner.name)
+        runner.agent.kill()
+    else:
+        world.fault("SIGKILL of a runner", runner.name)
+    runner.process.kill()
+
+
+def strike_at(world: World, probability: float, lane: PeerLane, what: str) -> None:
+    """At a certain point of an exchange one of its members dies, or two, or a connection breaks; one lives on."""
+    if world.rng.random() >= probability * (0.2 if "step" in what or "sent" in what else 1.0):
+        return
+    ends = [other for other in lane.group.values() if other.open]
+    if len(ends) < 2:
+        return
+    world.note(f"strikes when {lane.runner.name} {what}")
+    if world.rng.random() < 0.25:
+        connection_breaks(world)
+        return
+    for victim in world.rng.sample(ends, min(world.rng.choice([1, 1, 2]), len(ends) - 1)):
+        kill_one(world, victim)
 
 
 def leave(world: World) -> None:
@@ -214,12 +282,18 @@ def rot(world: World) -> None:
 EVERY = [
     kill_machine, kill_all, kill_runner, restart, stop_machine, stop_agent, stop_runner, leave, leave_all, join,
     coordinator_dies, coordinator_stops, coordinator_joins, pause_job, partition, kv_down, election, lease_revoked,
-    store_down, store_full, rot,
+    store_down, store_full, rot, connection_breaks,
 ]  # fmt: skip
 """All kinds."""
 
 LIVELY = [join, join, leave, kill_machine, kill_runner, stop_agent, coordinator_stops, coordinator_dies, rot, rot]
 """Memberships change all the time, and commits go on: those who are stopped before they publish have missed much."""
+
+LOSSES = [
+    kill_machine, kill_runner, kill_leader, kill_two, leave, join, join, join, connection_breaks, connection_breaks,
+    stop_runner, stop_agent,
+]  # fmt: skip
+"""Members come, go, die and stop, connections break; stores and coordinators are as they should be."""
 
 STOPS = [stop_machine, stop_agent, stop_runner]
 

@@ -21,8 +21,15 @@ if TYPE_CHECKING:
     from collections import Counter
 
 PATIENCE_SECONDS = 240.0
+CALM_SECONDS = 40.0
 DEPARTURE_SECONDS = 60.0
 SHOWN_LINES = 200
+
+
+KINDS = [
+    *["plain"] * 7, "poison", "raise", "hang", "cancel", "graceful", "graceful", "zombie", "zombie",
+    "loss", "loss", "loss",
+]  # fmt: skip
 
 
 @dataclass
@@ -59,16 +66,18 @@ def simulate(seed: int) -> Outcome:
 def set_up(world: World) -> str:
     """Jobs and machines. Returns what is special about this seed."""
     rng = world.rng
-    kind = rng.choice(["plain"] * 8 + ["poison", "raise", "hang", "cancel", "graceful", "graceful", "zombie", "zombie"])
+    kind = rng.choice(KINDS)
     for number in range(2 if rng.random() < 0.15 else 1):
         ests, steps = rng.randint(1, 9), rng.randint(12, 45)
+        if kind == "loss":
+            ests, steps = rng.randint(2, 9), steps + 30
         every = rng.choice([1, 2, 3, 5, 7, None])
         commits = {"commit_every": every} if every else {"commit_seconds": rng.choice([0.5, 2.0, 5.0])}
         died, raised = (rng.randint(1, 3), rng.randint(0, 2)) if number == 0 else (10_000, 0)
         spec = small_spec(
             f"job{number}", ests, steps, **commits,
             died=died if kind == "poison" else 10_000, raised=raised if kind == "raise" else 0,
-            min_workers=1 if kind == "graceful" else rng.choice([1, 1, 1, min(2, ests)]),
+            min_workers=1 if kind in ("graceful", "loss") else rng.choice([1, 1, 1, min(2, ests)]),
             max_workers=rng.choice([None, None, 2]),
             evaluate_every=rng.choice([0, 0, 4]),
         )  # fmt: skip
@@ -77,7 +86,7 @@ def set_up(world: World) -> str:
             befall(world, job, kind)
     for _ in range(rng.choice([1, 1, 2, 2, 3])):
         world.add_coordinator()
-    for _ in range(rng.randint(1, 4)):
+    for _ in range(rng.randint(2 if kind == "loss" else 1, 4)):
         world.add_worker()
     return kind
 
@@ -110,6 +119,10 @@ def faulty_phase(world: World, kind: str) -> None:
     if kind == "graceful":
         known, mean = misfortunes.GRACEFUL, rng.choice([1.0, 3.0])
         world.graceful, world.on_plan = True, partial(upset, world)
+    elif kind == "loss":
+        known, mean = misfortunes.LOSSES, rng.choice([2.0, 4.0, 8.0])
+        world.losses, world.meeting_fails = True, rng.choice([0.0, 0.0, 0.05])
+        world.at_lane = partial(misfortunes.strike_at, world, rng.choice([0.0, 0.1, 0.3]))
     elif kind == "zombie":
         known, mean = misfortunes.LIVELY, rng.choice([1.0, 3.0])
         world.faults.kv_stopped = 0.02
@@ -132,6 +145,37 @@ def faulty_phase(world: World, kind: str) -> None:
 
     world.hub.at(world.hub.now + rng.uniform(0.0, 3.0), again)
     world.run(end - world.hub.now, world.all_over)
+    if kind == "loss":
+        calm(world)
+
+
+def calm(world: World) -> None:
+    """Nothing happens any more, and everybody who can serve does before long: also who was falsely accused."""
+    world.note("=== calm")
+    world.at_lane, world.meeting_fails = lambda lane, what: None, 0.0
+    for machine in [*world.workers, *world.runners]:
+        machine.process.strike = None
+        machine.process.stopped_until = 0.0
+        world.hub.at(world.hub.now, machine.process.go_on)
+    if len(world.jobs) == 1:
+        (job,) = world.jobs.values()
+        world.run(CALM_SECONDS, lambda: world.all_over() or all_serve(world, job))
+        world.judge.check(
+            world.all_over() or all_serve(world, job),
+            f"{CALM_SECONDS:g} s after the last fault {sorted(idlers(world, job))} serve nobody",
+        )
+
+
+def all_serve(world: World, job: SimJob) -> bool:
+    """Whether as many workers as can be are members."""
+    members, living = len(world.view(job).members), len([w for w in world.living() if not w.left])
+    return members == min(living, job.spec.ests, job.spec.max_workers or living)
+
+
+def idlers(world: World, job: SimJob) -> set[str]:
+    """Workers that could be members."""
+    members = {member.worker for member in world.view(job).members}
+    return {w.process.name for w in world.living() if not w.left and w.process.name not in members}
 
 
 def upset(world: World) -> None:
@@ -144,7 +188,7 @@ def upset(world: World) -> None:
 def peace(world: World) -> None:
     """All faults end, and everything must come to its end."""
     world.note("=== peace")
-    world.on_plan = lambda: None
+    world.on_plan, world.at_lane, world.meeting_fails = lambda: None, lambda lane, what: None, 0.0
     world.faulty, world.faults = False, Faults()
     world.step_seconds = 0.05  # what is left of the training teaches little
     world.kv.down_until = world.client.down_until = world.client.full_until = 0.0

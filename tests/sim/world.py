@@ -16,7 +16,7 @@ from easyscale.coordinator.kv import Put
 from easyscale.pipeline.spec import JobSpec, Retries
 from easyscale.storage import s3
 
-from . import actors, virtual
+from . import actors, peers, virtual
 from .faults import Faults
 from .hub import Hub
 from .judge import Judge
@@ -80,6 +80,15 @@ class World:
         """Nobody is lost in this seed, so nothing may be computed twice."""
         self.hurt = False
         """Stored bytes were damaged: from now on a runner may meet what it cannot read."""
+        self.losses = False
+        """Nothing happens in this seed but that members come, go, die and stop, and connections break."""
+        self.meeting_fails = 0.0
+        self.groups: dict[tuple[str, int], peers.Group] = {}
+        """Who met, by job and generation."""
+        self.lost_at: dict[int, float] = {}
+        """When a member was last lost, by generation."""
+        self.at_lane: Callable[[peers.PeerLane, str], None] = lambda lane, what: None
+        """What a story wants to happen at certain points of an exchange."""
         self.on_plan: Callable[[], None] = lambda: None
         """What a story wants to happen when a generation is planned."""
         self.jobs: dict[str, SimJob] = {}
@@ -91,6 +100,8 @@ class World:
         self.worker_ttl = self.rng.choice([3.0, 6.0, 10.0])
         self.coordinator_ttl = self.rng.choice([3.0, 6.0])
         self.hang_floor = 6.0
+        self.lanes = self.rng.choice(["peer", "peer", "peer", "mixed", "mixed", "store"])
+        self.lane_patience = self.rng.choice([4.0, 20.0, 60.0])
         self.step_seconds = self.rng.choice([0.2, 0.5, 0.9])
         self.judge = Judge(self)
         self.kv = LyingKV(self)
@@ -161,6 +172,13 @@ class World:
         self.fault(kind)
         return True
 
+    def chance_of_loss(self, probability: float, kind: str) -> bool:
+        """Whether something happens to an exchange now."""
+        if not probability or self.rng.random() >= probability:
+            return False
+        self.fault(kind)
+        return True
+
     def lines(self) -> Iterator[str]:
         """The history, readable."""
         for when, who, what, fields in self.story:
@@ -189,7 +207,9 @@ class World:
 
     def add_worker(self, name: str | None = None) -> actors.SimWorker:
         """Another machine."""
-        worker = actors.SimWorker(self, name or f"w{next(self.numbers)}")
+        choice = {"peer": ["auto", "auto", "auto", "peer"], "mixed": ["auto", "auto", "store"], "store": ["store"]}
+        lane = self.rng.choice(choice[self.lanes])
+        worker = actors.SimWorker(self, name or f"w{next(self.numbers)}", lane)
         self.workers.append(worker)
         self.note(f"{worker.name} starts")
         return worker
