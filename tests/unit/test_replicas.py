@@ -325,7 +325,7 @@ def test_a_low_bit_of_a_weight_is_traced_after_it_has_spread() -> None:
 
 
 def test_what_cannot_be_traced_is_undone_all_the_same_and_nobody_is_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sums, "sample_sum", lambda _: b"")
+    monkeypatch.setattr(sums, "sample_sum", lambda *_: b"")
     crowd = run(2, 1, low_bit())
     assert [(member.end.reason, member.restored) for member in crowd] == [("done", 1)] * 2
     assert {toys.digest(member.engine) for member in crowd} == {undisturbed(TOTAL)}

@@ -130,7 +130,8 @@ def test_a_sample_tells_gradients_apart_that_differ_nearly_everywhere() -> None:
     assert sums.sample_sum(gradient) == sums.sample_sum([tensor.clone() for tensor in gradient])
     assert sums.sample_sum(gradient) != sums.sample_sum([tensor * (1 + 2**-20) for tensor in gradient])
     assert len(sums.sample_sum(gradient)) == sums.SIZE
-    assert sums.sample_sum([]) == b""
+    assert sums.sample_sum(gradient) != sums.sample_sum(gradient, "a loss")
+    assert len(sums.sample_sum([])) == sums.SIZE
 
 
 def test_sums_of_different_lengths_differ_everywhere() -> None:
