@@ -36,7 +36,8 @@ class Contribution:
         contexts: rank -> the EST's context after the step, where ESTs have one.
         buffers: the model's buffers as EST 0 left them, from whoever ran EST 0; None if it ran elsewhere, or if the
             model has none or keeps them per EST.
-        watched: sums of one EST's gradient, if asked for; they do not travel with the rest.
+        watched: sums of one EST's gradient, if asked for; sample: of all the rest (see `storage.sums.sample_sum`).
+            They do not travel with it.
     """
 
     step: int
@@ -46,6 +47,7 @@ class Contribution:
     contexts: dict[int, Any] = field(default_factory=dict)
     buffers: dict[str, Tensor] | None = None
     watched: bytes = b""
+    sample: bytes = b""
 
     def to_bytes(self) -> bytes:
         """As one safetensors file."""

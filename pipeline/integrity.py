@@ -2,7 +2,7 @@
 
 All members see the same sums, so all come to the same verdict, and at most those report that it names. What the state
 was recomputed to decides what is right: a wrong replica has sent wrong partials since, so even those who agree may
-agree on wrong bits. What was held before, and who was the first to have another loss, tells who was wrong.
+agree on wrong bits. What was held before, and who was the first to send other partials, tells who was wrong.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def judge(before: Sequence[Sums], after: Sequence[Sums], blamed: Sequence[tuple[
     Args:
         before: what each member held; empty where another member had given it.
         after: what each came to when it recomputed that state alone.
-        blamed: whom each saw to have computed the first losses that were not those of the recomputation.
+        blamed: whom each found to have sent the first partials that were not those of the recomputation.
     """
     keyed = [_key(sums) for sums in after]
     right = majority(keyed)
@@ -81,7 +81,7 @@ def _suspects(held: Mapping[int, Hashable], right: Hashable, blamed: set[tuple[i
     common = majority(list(held.values()))
     if common is not None:
         return tuple(slot for slot, key in held.items() if key != common)
-    # Two, or none like another: who had the first loss that was not as it should be. One voice about it, or none.
+    # Two, or none like another: who sent the first partials that were not as they should be. One voice, or none.
     return next(iter(blamed)) if len(blamed) == 1 and len(next(iter(blamed))) < len(held) else ()
 
 

@@ -15,7 +15,7 @@ import torch
 
 from ..errors import CorruptError
 from ..storage import trees
-from .generation import Parcel
+from .seams import Parcel
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from .generation import Parcel
     from .messages import Run
     from .reduction import Node, Value
+    from .seams import Parcel
 
 log = structlog.get_logger()
 
@@ -118,11 +118,11 @@ class PeerLane:
 
     @property
     def ran_out(self) -> bool:
-        """See `generation.Lane`."""
+        """See `seams.Lane`."""
         return self._verdict_at == 0.0
 
     def meet(self) -> bool:
-        """See `generation.Lane`."""
+        """See `seams.Lane`."""
         self._asked.setdefault("meet", time.monotonic())
         if self._listen("meet") is not None:
             return True
@@ -132,7 +132,7 @@ class PeerLane:
         return False
 
     def give(self, slots: Sequence[int], parcel: Parcel) -> bool:
-        """See `generation.Lane`."""
+        """See `seams.Lane`."""
 
         def give(links: Links) -> bool:
             parcels.give(links, STATE, slots, parcel)
@@ -142,13 +142,13 @@ class PeerLane:
         return self._listen("give") is not None
 
     def take(self, slot: int) -> Parcel | None:
-        """See `generation.Lane`."""
+        """See `seams.Lane`."""
         self._ask("take", lambda links: parcels.take(links, STATE, slot))
         taken: Parcel | None = self._listen("take")
         return taken
 
     def send(self, step: int, control: Control, contribution: Contribution | None) -> None:
-        """See `generation.Lane`. The contribution's memory is used until `poll` has answered, or `close` returned."""
+        """See `seams.Lane`. The contribution's memory is used until `poll` has answered, or `close` returned."""
         links, self._question = self._links, f"step {step} {control.round}"
         assert links is not None, "members meet before they send"
         if self._question in self._asked:
@@ -163,7 +163,7 @@ class PeerLane:
         self._ask(self._question, lambda links: self._finish(links, step, control, mine, moved))
 
     def poll(self, step: int) -> list[tuple[Control, Any]] | None:
-        """See `generation.Lane`. The first part has the finished root, in the memory of the contribution sent."""
+        """See `seams.Lane`. The first part has the finished root, in the memory of the contribution sent."""
         question = self._question
         assert question.startswith(f"step {step} "), f"step {step} was not sent, but {question}"
         gathered: list[tuple[Control, Any]] | None = self._listen(question)
@@ -173,12 +173,12 @@ class PeerLane:
         return gathered
 
     def part(self) -> None:
-        """See `generation.Lane`."""
+        """See `seams.Lane`."""
         if self._links is not None and not self._lost:
             self._links.part()
 
     def close(self, *, finished: bool = True) -> None:  # noqa: ARG002 - nothing of mine lies anywhere
-        """See `generation.Lane`."""
+        """See `seams.Lane`."""
         with self._closing:
             self._closed = True
         self._questions.put(None)

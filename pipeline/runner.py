@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from ..storage.objects import ObjectStore
     from .engine import Engine
-    from .generation import Lane
     from .rendezvous import Rendezvous
+    from .seams import Lane
 
 log = structlog.get_logger()
 

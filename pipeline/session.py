@@ -34,6 +34,7 @@ class Control(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         exact: the same by name, once those differ: see `storage.sums.exact_sums`. Empty: no opinion.
         base: the newest commit (said by slot 0 only, with `exact`): where everybody recomputes from.
         blamed: whom the recomputation speaks against: see `integrity.judge`.
+        sample: of my contribution: whoever recomputes them can see whether they were right.
         gradient: sums of the gradient of the EST of mine that is audited; `audit`: of the one that I audit.
     """
 
@@ -47,6 +48,7 @@ class Control(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     exact: dict[str, str] = {}
     base: messages.Base | None = None
     blamed: tuple[int, ...] = ()
+    sample: bytes = b""
     gradient: bytes = b""
     audit: bytes = b""
 
@@ -146,22 +148,6 @@ class Session:
     def audits(self, slot: int) -> int:
         """Whose EST a member audits."""
         return (slot + 1) % len(self.run.members)
-
-    def blamed(self, recorded: bytes | None, recomputed: bytes) -> tuple[int, ...] | None:
-        """The slots whose ESTs' losses in a step were not those of its recomputation (both are lines of the history).
-
-        Returns:
-            None if all were, or if it is not known; empty if the step was another generation's.
-        """
-        if recorded is None:
-            return None
-        was, now = msgspec.json.decode(recorded), msgspec.json.decode(recomputed)
-        ests = [est for est, (a, b) in enumerate(zip(was["losses"], now["losses"], strict=True)) if a != b]
-        if not ests:
-            return None
-        if was["step"] < self.run.step:
-            return ()
-        return tuple(s for s, m in enumerate(self.run.members) if any(m.first <= est < m.last for est in ests))
 
     def _due(self, step: int, now: float) -> bool:
         if self.commit_every is not None:

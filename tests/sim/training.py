@@ -38,6 +38,7 @@ class Part:
 
     values: tuple[tuple[int, int], ...]
     watched: bytes = b""
+    sample: bytes = b""
 
     def to_bytes(self) -> bytes:
         return ",".join(f"{est}:{value}" for est, value in self.values).encode()

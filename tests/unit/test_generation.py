@@ -9,8 +9,9 @@ import pytest
 from easyscale.coordinator import ranges
 from easyscale.errors import UnavailableError
 from easyscale.pipeline import messages
-from easyscale.pipeline.generation import LAST_POLL_SECONDS, RETRY_SECONDS, Generation, Rate, Wait
+from easyscale.pipeline.generation import LAST_POLL_SECONDS, RETRY_SECONDS, Generation, Rate
 from easyscale.pipeline.lanes import LocalLane, StoreLane
+from easyscale.pipeline.seams import Wait
 from easyscale.pipeline.session import Session
 from easyscale.storage.memory import MemoryStore
 
@@ -21,6 +22,7 @@ class Part:
 
     step: int
     ests: tuple[int, ...]
+    watched = sample = b""
 
     def to_bytes(self) -> bytes:
         return repr((self.step, self.ests)).encode()

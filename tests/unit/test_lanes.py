@@ -246,3 +246,21 @@ def test_a_partial_that_stays_damaged_ends_the_attempt() -> None:
         assert first.poll(0) is None
     with pytest.raises(CorruptError, match="damaged"):
         first.poll(0)
+
+
+def test_what_is_said_between_two_steps_is_control_records_alone_and_mixes_with_no_step(store: FaultyStore) -> None:
+    two = lanes(store)
+    for step in range(3):
+        for slot, lane in enumerate(two):
+            send(lane, step, slot)
+        assert [texts(lane.poll(step)) for lane in two] == [[f"{step}/0", f"{step}/1"]] * 2
+        for number in (2 * step + 1, 2 * step + 2):
+            said = [Control(slot=slot, round=number, sums=bytes([number, slot])) for slot in range(2)]
+            two[0].send(step + 1, said[0], None)
+            assert two[0].poll(step + 1) is None
+            store.failing = ["put unknown"]
+            with pytest.raises(OutcomeUnknownError):
+                two[1].send(step + 1, said[1], None)
+            two[1].send(step + 1, said[1], None)
+            assert [lane.poll(step + 1) for lane in two] == [[(said[0], None), (said[1], None)]] * 2
+    assert len(store._objects) <= 8, "no more than what may still be wanted"

@@ -16,6 +16,7 @@ from easyscale.pipeline.contribution import Contribution
 from easyscale.pipeline.generation import Generation
 from easyscale.pipeline.lanes import StoreLane
 from easyscale.pipeline.session import Session
+from easyscale.storage import sums
 from easyscale.storage.memory import MemoryStore
 
 if TYPE_CHECKING:
@@ -266,8 +267,29 @@ def test_an_auditor_in_the_wrong_is_found_as_well() -> None:
     assert crowd[0].end == messages.Idle(generation=1, held=7, reason="yield")
 
 
-def test_of_two_that_differ_again_and_again_nobody_can_tell_who_is_right() -> None:
-    crowd = run(2, 1, wrong_gradients(10**9, 8))
+def wrong_updates(from_step: int) -> Callable[[Engine], None]:
+    """Every averaged gradient from this step on is another, also when the step is computed again."""
+
+    def spoil(engine: Engine) -> None:
+        if engine.step < from_step or hasattr(engine, "_scattered"):
+            return
+        scatter = engine._scattered = engine._layout.scatter
+
+        def spoiled(flat: Any, used: bytes) -> None:
+            if engine.step >= from_step:
+                flip(flat.flat[0])
+            scatter(flat, used)
+
+        engine._layout.scatter = spoiled
+
+    return spoil
+
+
+@pytest.mark.parametrize(("spoil", "audit_every"), [(wrong_updates(8), 0), (wrong_gradients(10**9, 8), 7)])
+def test_of_two_that_differ_again_and_again_nobody_can_tell_who_is_right(
+    spoil: Callable[[Engine], None], audit_every: int
+) -> None:
+    crowd = run(2, 1, spoil, audit_every)
     for member in crowd:
         assert isinstance(member.end, DivergenceError), member.end
         assert "nobody can tell which is right" in str(member.end)
@@ -276,28 +298,37 @@ def test_of_two_that_differ_again_and_again_nobody_can_tell_who_is_right() -> No
 
 
 def test_of_three_one_that_is_wrong_again_and_again_is_outvoted() -> None:
-    crowd = run(3, 1, wrong_gradients(10**9, 8))
+    crowd = run(3, 1, wrong_updates(8))
     assert isinstance(crowd[1].end, WrongReplicaError)
     for member in (crowd[0], crowd[2]):
         assert member.end == messages.Idle(generation=1, held=10, reason="yield")
         assert toys.digest(member.engine) == undisturbed(10)
 
 
-def test_a_flip_that_no_loss_tells_of_is_undone_though_nobody_can_be_blamed() -> None:
-    """The lowest bit of a weight: no loss shows it, but it has spread to both states before they are compared."""
+def low_bit() -> Callable[[Engine], None]:
+    """Of one weight: hardly a loss shows it, but it has spread to both states before they are compared."""
+    done: list[int] = []
 
     def spoil(engine: Engine) -> None:
-        if engine.step == 6 and not hasattr(engine, "_done"):
-            engine._done = True
-            flip(parameter(engine), bit=0)
+        if engine.step == 6 and not done:
+            done.append(6)
+            flip(parameter(engine), bit=14)
 
-    crowd = run(2, 1, spoil)
-    ends = {type(member.end) for member in crowd}
-    if ends == {messages.Idle}:
-        assert [member.restored for member in crowd] == [1, 1]
-        assert {toys.digest(member.engine) for member in crowd} == {undisturbed(TOTAL)}
-    else:
-        assert isinstance(crowd[1].end, WrongReplicaError)
+    return spoil
+
+
+def test_a_low_bit_of_a_weight_is_traced_after_it_has_spread() -> None:
+    crowd = run(2, 1, low_bit())
+    assert isinstance(crowd[1].end, WrongReplicaError)
+    assert crowd[0].end == messages.Idle(generation=1, held=10, reason="yield")
+    assert toys.digest(crowd[0].engine) == undisturbed(10)
+
+
+def test_what_cannot_be_traced_is_undone_all_the_same_and_nobody_is_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sums, "sample_sum", lambda *_: b"")
+    crowd = run(2, 1, low_bit())
+    assert [(member.end.reason, member.restored) for member in crowd] == [("done", 1)] * 2
+    assert {toys.digest(member.engine) for member in crowd} == {undisturbed(TOTAL)}
 
 
 def test_a_gradient_from_a_wrong_state_is_no_matter_for_the_audit() -> None:

@@ -125,6 +125,15 @@ def test_exact_sums_see_what_digests_see_and_no_more() -> None:
     assert sums.state_sums(other) != sums.state_sums(STATE)
 
 
+def test_a_sample_tells_gradients_apart_that_differ_nearly_everywhere() -> None:
+    gradient = [torch.randn(50_001), torch.randn(7, dtype=torch.float64), torch.randn(9, dtype=torch.complex64)]
+    assert sums.sample_sum(gradient) == sums.sample_sum([tensor.clone() for tensor in gradient])
+    assert sums.sample_sum(gradient) != sums.sample_sum([tensor * (1 + 2**-20) for tensor in gradient])
+    assert len(sums.sample_sum(gradient)) == sums.SIZE
+    assert sums.sample_sum(gradient) != sums.sample_sum(gradient, "a loss")
+    assert len(sums.sample_sum([])) == sums.SIZE
+
+
 def test_sums_of_different_lengths_differ_everywhere() -> None:
     assert sums.differing([b"12345678", b"1234567812345678"], ["a"]) == ["a"]
     assert sums.differing([b"1234567812345678", b"1234567887654321"], ["a", "b"]) == ["b"]

@@ -73,7 +73,7 @@ class Flips:
 
     `parameter`, `moment`: once, between two comparisons, so that wrong partials spread. `buffer`: once, when it is
     compared. `averaged`: in the averaged gradient, once. `partial`: in the first gradient that is sent of an audited
-    step. `always`: in every gradient from then on.
+    step. `always`: in every averaged gradient from then on, also when a step is computed again.
     """
 
     STEP = 13
@@ -104,13 +104,13 @@ class Flips:
 
     def on_run(self, est: int, pieces: Any) -> Any:
         losses = self.run(est, pieces)
-        always = self.what == "always" and self.engine.step >= self.STEP
-        if always or (self.what == "partial" and self.due and not self.done and est == self.watch):
+        if self.what == "partial" and self.due and not self.done and est == self.watch:
             self.flip(self.engine._layout.parameters[0].grad)
         return losses
 
     def on_scatter(self, flat: Any, used: bytes) -> None:
-        if self.what == "averaged" and self.due and not self.done:
+        always = self.what == "always" and self.engine.step >= self.STEP
+        if always or (self.what == "averaged" and self.due and not self.done):
             self.flip(flat.flat[0])
         self.scatter(flat, used)
 
