@@ -68,19 +68,18 @@ def pack_sums(tensors: Iterable[Tensor]) -> bytes:
     return _together([bit_sum(tensor) for tensor in tensors])
 
 
-def sample_sum(tensors: Sequence[Tensor], besides: str = "") -> bytes:
-    """8 bytes that stand for some tensors: the sum of a few thousand of their elements' bits, always the same ones.
-
-    `besides` is what they are to stand for as well.
+def sample_sum(flat: Sequence[Tensor], besides: str = "") -> bytes:
+    """8 bytes that stand for flat gradients: the sum of a few thousand elements' bits, always the same ones.
 
     Where something has gone wrong before, nearly all of a gradient is different, so a sample tells it, at no cost.
+    `besides` is what they are to stand for as well.
     """
     sums = []
-    for tensor in tensors:
-        flat = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
-        elements = flat.detach().reshape(-1).view(_WORDS[flat.element_size()])
-        sums.append(elements[:: max(1, elements.numel() // SAMPLED)].sum())
-    return hashlib.blake2b(_together(sums) + besides.encode(), digest_size=SIZE).digest()
+    for tensor in flat:
+        real = torch.view_as_real(tensor).reshape(-1) if tensor.is_complex() else tensor
+        elements = real.view(_WORDS[real.element_size()])
+        sums.append(int(elements[:: max(1, elements.numel() // SAMPLED)].sum()))
+    return hashlib.blake2b(f"{sums} {besides}".encode(), digest_size=SIZE).digest()
 
 
 def state_sums(tree: Any) -> bytes:

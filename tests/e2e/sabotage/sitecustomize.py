@@ -97,7 +97,7 @@ class Flips:
         if self.due and self.what == "parameter":
             self.flip(state["model"]["parameters"]["6.weight"])
         if self.due and self.what == "moment":
-            self.flip(state["optimizer"]["state"][0]["momentum_buffer"])
+            self.flip(state["optimizer"]["state"][4]["momentum_buffer"])
         if self.due and self.what == "buffer" and step % self.EVERY == 0:
             self.flip(state["model"]["buffers"]["1.running_mean"])
         return self.compute(ests, watch)
