@@ -43,24 +43,19 @@ def bit_sum(tensor: Tensor) -> Tensor:
     Returns:
         A 0-d int64 tensor on the tensor's device.
     """
-    tensor = tensor.detach()
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.resolve_conj())
     if tensor.is_neg() or not tensor.is_contiguous():
         tensor = tensor.resolve_neg().contiguous()
-    elements = tensor.reshape(-1).view(_WORDS[tensor.element_size()])
-    per_word = SIZE // elements.element_size()
-    if per_word == 1:
-        return elements.sum()
-    count = elements.numel()
+    flat, size = tensor.detach().reshape(-1), tensor.element_size()
+    count, per_word = flat.numel(), SIZE // size
     whole = count - count % per_word
-    if not whole:
-        return elements.sum()  # of small integers, which torch adds up in int64
-    if elements.storage_offset() % per_word:  # a word must not begin within one
-        elements = elements.clone()
+    if flat.storage_offset() % per_word:  # a word must not begin within one
+        flat = flat.clone()
     if count == whole:
-        return elements.view(torch.int64).sum()
-    return elements[:whole].view(torch.int64).sum() + elements[whole:].sum()
+        return flat.view(torch.int64).sum()
+    rest = flat[whole:].view(_WORDS[size]).sum()  # of small integers, which torch adds up in int64
+    return flat[:whole].view(torch.int64).sum() + rest if whole else rest
 
 
 def pack_sums(tensors: Iterable[Tensor]) -> bytes:
