@@ -71,7 +71,7 @@ def lose_calls(part: float) -> None:
 class Flips:
     """One bit is flipped in a replica, as soon as it shares its job with others and has got far enough.
 
-    In the last layer, where no gradient is zero: a bit of a zero may be one that no sum ever shows.
+    Gradients are flipped in the last bias, where none is zero: a zero with a flipped bit may be too small to count.
 
     `parameter`, `moment`: once, between two comparisons, so that wrong partials spread. `buffer`: once, when it is
     compared. `averaged`: in the averaged gradient, once. `partial`: in the first gradient that is sent of an audited
@@ -107,13 +107,13 @@ class Flips:
     def on_run(self, est: int, pieces: Any) -> Any:
         losses = self.run(est, pieces)
         if self.what == "partial" and self.due and not self.done and est == self.watch:
-            self.flip(self.engine._layout.parameters[4].grad)
+            self.flip(self.engine._layout.parameters[5].grad)
         return losses
 
     def on_scatter(self, flat: Any, used: bytes) -> None:
         always = self.what == "always" and self.engine.step >= self.STEP
         if always or (self.what == "averaged" and self.due and not self.done):
-            self.flip(flat.views[4])
+            self.flip(flat.views[5])
         self.scatter(flat, used)
 
 
