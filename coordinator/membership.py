@@ -191,7 +191,9 @@ class Membership:
         given = any(progress is not None and progress.generation == job.generation for progress in told)
         common = given or job.plan is None or job.plan.value.lane != "peer"
         apart = [w for w in held if not common or alive[w].state != "running" or alive[w].generation < job.generation]
-        late = any(held[worker] > safe for worker in apart if worker not in staying)
+        # Who still runs an older generation is in the middle of a step, and will hold more than it has told of.
+        ahead = {w: held[w] + (alive[w].state == "running" and 0 < alive[w].generation < job.generation) for w in apart}
+        late = any(step > safe for worker, step in ahead.items() if worker not in staying)
         waited = self.observed.since(f"hand-over {job.name}", (job.generation, safe), now) if late else 0.0
         return late and waited < self.claim_patience
 

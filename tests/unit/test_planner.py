@@ -251,6 +251,8 @@ def test_who_leaves_in_the_middle_of_a_step_while_newcomers_join_is_waited_for(s
     story.worker("b", "ready")
     assert [line for line in story.decide(SOON) if "generation" in line] == []
     story.head(7)
+    assert [line for line in story.decide(SOON) if "generation" in line] == [], "it is making a step that is not told"
+    story.worker("a", "ready", step=7, generation=1, leaving=True)
     assert "job: generation 3 is b[0:4] (a leaves)" in story.decide(SOON)
 
 
