@@ -171,8 +171,8 @@ class Rival:
     def _start(self, name: str, command: list[str], **env: str) -> subprocess.Popen[bytes]:
         with (self._folder / f"{name}.log").open("ab") as log:
             return subprocess.Popen(
-                [*MORTAL, *command], env=self._env | env, cwd=self._folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True,
+                [*MORTAL, *command], env=self._env | env, cwd=self._folder,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
 
     def kill(self, number: int) -> None:
