@@ -114,11 +114,11 @@ def ours(model: str, ests: int, rank: int, address: str, folder: Path) -> Genera
     take = lambda reuse: Snapshot.take(engine.step, engine.state(), reuse)  # noqa: E731
     committer = Committer(FileStore(folder), about, take, lambda _: None)
     committer.enter(1, messages.Base())
-    session = Session(run, spec.total_steps, spec.commit_every)
+    session = Session(run, spec.total_steps, spec.commit_every, None, spec.check_every, spec.audit_every)
     lane = PeerLane("ddp", run, ests, HOST, "cpu", 3600.0)
     generation = Generation(
         session, engine, lane, committer, lambda message: messages.encode(message) and None, time.monotonic,
-        samples=ests * BATCH,
+        samples=ests * BATCH, restore=lambda _: None,
     )  # fmt: skip
     done = engine.step
     try:

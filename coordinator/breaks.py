@@ -79,7 +79,7 @@ class Breaks:
                 if self._heard.get((job.name, worker)) != broken.generation:
                     self._heard[job.name, worker] = broken.generation
                     self._part(job, worker, broken.lost, now)
-            for worker in accused(job, alive):
+            for worker in [worker for worker in accused(job, alive) if worker in view.workers]:
                 if self._accused.get((job.name, worker), (0, 0))[0] != job.generation:
                     self._accused[job.name, worker] = job.generation, view.workers[worker].kv.mod_revision
         self._forget(view)

@@ -36,8 +36,8 @@ class Contribution:
         contexts: rank -> the EST's context after the step, where ESTs have one.
         buffers: the model's buffers as EST 0 left them, from whoever ran EST 0; None if it ran elsewhere, or if the
             model has none or keeps them per EST.
-        watched: sums of one EST's gradient, if asked for; sample: of all the rest (see `storage.sums.sample_sum`).
-            They do not travel with it.
+        watched: sums of one EST's gradient, if asked for; sample: of nodes and losses (`storage.sums.sample_sum`).
+            They do not travel with the rest.
     """
 
     step: int

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import SpecError, shown
-from ..storage import sums, trees
+from ..storage import sums
 from ..storage.digest import has_nonfinite
 from .checks import check_training
 from .contexts import Contexts, copy_all, copy_tree, require_like
@@ -161,10 +161,7 @@ class Engine:
         # not sum(), which rounds otherwise since Python 3.12
         means = {est: reduce(add, islice(numbers, count), 0.0) for est, count in zip(ests, counts, strict=True)}
         nodes = stack.nodes()
-        tensors = [flat for value in nodes.values() for flat in value]
-        if contexts or buffers:
-            tensors += trees.flatten([contexts, buffers])[1].values()
-        sample = sums.sample_sum(tensors, repr(means))
+        sample = sums.sample_sum([flat for value in nodes.values() for flat in value], repr(means))
         return Contribution(self._step, nodes, used, means, contexts, buffers, watched, sample)
 
     def gradient_sums(self, est: int) -> bytes:

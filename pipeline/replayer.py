@@ -6,7 +6,7 @@ import signal
 import socket
 from typing import TYPE_CHECKING, TypeVar
 
-from ..errors import CorruptError, EasyScaleError, UserError
+from ..errors import EasyScaleError, UserError
 from . import replay_messages as messages
 from .forkserver_messages import EXTRA_FD
 
@@ -92,8 +92,8 @@ class Replayer:
         )
 
     def _failed(self, answer: messages.Failed) -> EasyScaleError:
-        if answer.cause == "died":
-            return CorruptError(f"job {self._job!r} cannot be computed anew here: {answer.message}")
+        if answer.cause in ("died", "nonfinite"):  # no mistake of who asked for it
+            return EasyScaleError(f"job {self._job!r} cannot be computed anew here: {answer.message}")
         why = ": ".join(filter(None, [_CAUSES.get(answer.cause, answer.cause), answer.message]))
         text = f"job {self._job!r} cannot be computed anew here: {why}"
         return UserError("\n".join(filter(None, [text, answer.traceback])))

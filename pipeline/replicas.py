@@ -147,7 +147,7 @@ class Replicas:
             if were is not None and not blamed:
                 pairs = enumerate(zip(were, parts, strict=True))
                 blamed = tuple(slot for slot, (sample, part) in pairs if sample != part.sample)
-            self.replica.apply(parts)
+            self.commits.record(self.replica.apply(parts))  # the losses remembered may be wrong, too
         return blamed
 
     def settle_audit(self, controls: Sequence[Control]) -> Generator[Wait, None, None]:

@@ -34,7 +34,7 @@ class Control(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         exact: the same by name, once those differ: see `storage.sums.exact_sums`. Empty: no opinion.
         base: the newest commit (said by slot 0 only, with `exact`): where everybody recomputes from.
         blamed: whom the recomputation speaks against: see `integrity.judge`.
-        sample: of my contribution: whoever recomputes them can see whether they were right.
+        sample: of my partials and losses: whoever recomputes them can see whether they were right.
         gradient: sums of the gradient of the EST of mine that is audited; `audit`: of the one that I audit.
     """
 

@@ -43,24 +43,19 @@ def bit_sum(tensor: Tensor) -> Tensor:
     Returns:
         A 0-d int64 tensor on the tensor's device.
     """
-    tensor = tensor.detach()
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.resolve_conj())
     if tensor.is_neg() or not tensor.is_contiguous():
         tensor = tensor.resolve_neg().contiguous()
-    elements = tensor.reshape(-1).view(_WORDS[tensor.element_size()])
-    per_word = SIZE // elements.element_size()
-    if per_word == 1:
-        return elements.sum()
-    count = elements.numel()
+    flat, size = tensor.detach().reshape(-1), tensor.element_size()
+    count, per_word = flat.numel(), SIZE // size
     whole = count - count % per_word
-    if not whole:
-        return elements.sum()  # of small integers, which torch adds up in int64
-    if elements.storage_offset() % per_word:  # a word must not begin within one
-        elements = elements.clone()
+    if flat.storage_offset() % per_word:  # a word must not begin within one
+        flat = flat.clone()
     if count == whole:
-        return elements.view(torch.int64).sum()
-    return elements[:whole].view(torch.int64).sum() + elements[whole:].sum()
+        return flat.view(torch.int64).sum()
+    rest = flat[whole:].view(_WORDS[size]).sum()  # of small integers, which torch adds up in int64
+    return flat[:whole].view(torch.int64).sum() + rest if whole else rest
 
 
 def pack_sums(tensors: Iterable[Tensor]) -> bytes:
@@ -68,19 +63,18 @@ def pack_sums(tensors: Iterable[Tensor]) -> bytes:
     return _together([bit_sum(tensor) for tensor in tensors])
 
 
-def sample_sum(tensors: Sequence[Tensor], besides: str = "") -> bytes:
-    """8 bytes that stand for some tensors: the sum of a few thousand of their elements' bits, always the same ones.
-
-    `besides` is what they are to stand for as well.
+def sample_sum(flat: Sequence[Tensor], besides: str = "") -> bytes:
+    """8 bytes that stand for flat gradients: the sum of a few thousand elements' bits, always the same ones.
 
     Where something has gone wrong before, nearly all of a gradient is different, so a sample tells it, at no cost.
+    `besides` is what they are to stand for as well.
     """
     sums = []
-    for tensor in tensors:
-        flat = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
-        elements = flat.detach().reshape(-1).view(_WORDS[flat.element_size()])
-        sums.append(elements[:: max(1, elements.numel() // SAMPLED)].sum())
-    return hashlib.blake2b(_together(sums) + besides.encode(), digest_size=SIZE).digest()
+    for tensor in flat:
+        real = torch.view_as_real(tensor).reshape(-1) if tensor.is_complex() else tensor
+        elements = real.view(_WORDS[real.element_size()])
+        sums.append(int(elements[:: max(1, elements.numel() // SAMPLED)].sum()))
+    return hashlib.blake2b(f"{sums} {besides}".encode(), digest_size=SIZE).digest()
 
 
 def state_sums(tree: Any) -> bytes:

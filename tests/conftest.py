@@ -7,11 +7,16 @@ from typing import TYPE_CHECKING
 import pytest
 import tally
 from easyscale.pipeline.forkserver import ForkServer
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 pytest_plugins = ["closing", "spreading", "services", "etcd_service", "cluster", "pictures"]
+
+# How long an example takes says nothing where other tests run beside it.
+settings.register_profile("untimed", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")

@@ -4,8 +4,9 @@ start is started in few of them. A pytest plugin; without `-n` nothing of it mat
 from __future__ import annotations
 
 import os
+from pathlib import PurePath
+from typing import Any
 
-import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 ONE_BY_ONE = ("e2e", "sim")
@@ -21,19 +22,22 @@ class ByFolder(LoadScopeScheduling):
     """What is given to a process at a time: one test, a folder's, or a file's. The largest portions first."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file, _, _ = nodeid.partition("::")
-        folder = file.split("/")[-2:-1]
-        if folder and folder[0] in ONE_BY_ONE:
-            return nodeid
-        return folder[0] if folder and folder[0] in AT_ONCE else file
+        return portion(nodeid)
 
 
-@pytest.hookimpl
-def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFolder:
-    return ByFolder(config, log)  # type: ignore[arg-type]
+def portion(nodeid: str) -> str:
+    """The name of the portion that a test belongs to."""
+    file, _, _ = nodeid.partition("::")
+    folder = PurePath(file).parent.name
+    if folder in ONE_BY_ONE:
+        return nodeid
+    return folder if folder in AT_ONCE else file
 
 
-@pytest.hookimpl
+def pytest_xdist_make_scheduler(config: Any, log: Any) -> ByFolder:
+    return ByFolder(config, log)
+
+
 def pytest_xdist_auto_num_workers() -> int:
     """Most tests wait for processes or deadlines most of the time."""
     return min(2 * len(os.sched_getaffinity(0)), MOST)

@@ -51,7 +51,7 @@ def test_fault_45_when_nobody_can_tell_who_is_right_the_job_stops_and_names_the_
     now = cluster.until(job, lambda now: now.state == "failed")
     injected("a flipped bit")
     assert "nobody can tell which is right" in now.reason
-    assert "0.weight" in now.reason
+    assert "6.bias" in now.reason
     assert now.quarantined == {}
     assert set(now.attempts) == {"diverged"}
     assert now.committed < 80

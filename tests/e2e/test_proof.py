@@ -41,7 +41,7 @@ class Waves(torch.utils.data.Dataset):
 def step(model, batch):
     hidden = torch.tanh(model[0](batch))
     if os.environ.get("JOB_NOISE"):
-        hidden = hidden + time.perf_counter_ns() % 1009
+        hidden = hidden + time.perf_counter_ns() % 1009 * 1e-6
     return model[1](hidden).square().mean()
 
 def build():
@@ -59,7 +59,8 @@ WEIGHT = "model/parameters/0.weight"
 
 
 class Jobs(NamedTuple):
-    """Finished jobs: `waves` on two workers, `alone` on one, `altered` with one other line of code."""
+    """Finished jobs: `waves` on two workers that exchange directly, `stored` on two that do so by the object store, and
+    `altered` with one other line of code on one."""
 
     cluster: Cluster
     fork_server: ForkServer
@@ -72,7 +73,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
     with Cluster(tmp_path_factory.mktemp("proof") / "cluster") as it, ForkServer() as fork_server:
         for folder, name, workers, text in (
             ("a", "waves", 2, SCRIPT),
-            ("a", "alone", 1, SCRIPT),
+            ("a", "stored", 1, SCRIPT),
             ("b", "altered", 1, SCRIPT.replace("model[0](batch)", "model[0](batch) * 1.001")),
         ):
             path = scripts / folder / "waves.py"
@@ -254,15 +255,17 @@ def test_a_device_of_another_kind_is_warned_of_and_the_operator_in_which_it_diff
         (departure,) = first.departures
         assert departure.state
         assert departure.operator is None, "there is nothing yet to compare with"
-        advised = int(departure.why.partition("--trace ")[2].partition("`")[0])
-        assert FIRST <= advised < departure.end
-        monkeypatch.delenv("ATEN_CPU_CAPABILITY")
-        traced = copy.verify(trace=advised)
-        assert traced.verdict == "verified"
-        assert advised in traced.traced
-        (departure,) = copy.verify(other, first=FIRST).departures
+        for _ in range(2):  # the loss may show it late; the trace's states then tell the step in which it began
+            advised = int(departure.why.partition("--trace ")[2].partition("`")[0])
+            assert FIRST <= advised < departure.end
+            traced = copy.verify(trace=advised)
+            assert traced.verdict == "verified"
+            assert advised in traced.traced
+            (departure,) = copy.verify(other, first=FIRST).departures
+            if departure.operator is not None:
+                break
         operator = departure.operator
-        assert operator is not None
+        assert operator is not None, departure.why
         assert operator.here.name == operator.there.name != BATCH
         assert operator.here.digest != operator.there.digest
         assert operator.here.place.startswith("waves.py:")
@@ -301,8 +304,8 @@ def side(jobs: Jobs, job: str) -> Side:
     )
 
 
-def test_jobs_that_differ_in_name_and_workers_only_are_identical(jobs: Jobs) -> None:
-    done: Done = jobs.cluster.command("diff", "waves", "alone", "-o", "json")
+def test_jobs_that_differ_in_name_and_lane_only_are_identical(jobs: Jobs) -> None:
+    done: Done = jobs.cluster.command("diff", "waves", "stored", "-o", "json")
     assert done.code == 0, done.err
     assert done.last["verdict"] == "identical"
     assert done.last["settings"] == {"commit_every": [4, 3]}
@@ -311,7 +314,7 @@ def test_jobs_that_differ_in_name_and_workers_only_are_identical(jobs: Jobs) -> 
 
 def test_one_altered_line_of_code_is_named_with_step_tensors_and_operator(jobs: Jobs, tmp_path: Path) -> None:
     place = Place("cpu", tmp_path, jobs.fork_server, lambda *_: None)
-    found = compare(jobs.cluster.store, side(jobs, "alone"), side(jobs, "altered"), place)
+    found = compare(jobs.cluster.store, side(jobs, "stored"), side(jobs, "altered"), place)
     assert found.verdict == "differs"
     assert (found.settings, found.data, found.classes) == ({}, False, "")
     assert "-    hidden = torch.tanh(model[0](batch))" in found.code
@@ -335,7 +338,7 @@ def test_what_cannot_be_verified_or_compared_is_one_clear_error(jobs: Jobs) -> N
         ("diff", "waves", "nobody"): ("no job 'nobody'", {}),
         ("diff", "waves", "waves"): ("compared with itself", {}),
         ("verify", "waves", "--to", "x"): ("valid integer", {}),
-        ("verify", "waves", "--from", "-1"): ("-1 is not in the range", {}),
+        ("verify", "waves", "--from", "-1"): ("greater than or equal to 0", {}),
     }
     running = {
         arguments: jobs.cluster.start(*arguments, name="refused", **env) for arguments, (_, env) in cases.items()

@@ -72,7 +72,6 @@ class Cluster(stateful.RuleBasedStateMachine):
 USUAL = settings(
     max_examples=60,
     stateful_step_count=20,
-    deadline=None,
     derandomize=True,  # CI must not fail by chance; long runs with other examples: pytest --hypothesis-seed
     suppress_health_check=list(HealthCheck),
 )

@@ -65,7 +65,7 @@ def loaders() -> Iterator[list[Loader]]:
         loader.close()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_every_est_sees_what_distributed_sampler_and_data_loader_give_its_rank(data: st.DataObject) -> None:
     ests = data.draw(st.integers(1, 7))

@@ -11,7 +11,7 @@ import torch
 from easyscale.errors import CorruptError
 from easyscale.storage import packs, trees
 from easyscale.storage.digest import bytes_of, tensor_digest
-from hypothesis import given, settings
+from hypothesis import given
 
 
 def hostile(header: Any, data: bytes = b"", length: int | None = None) -> bytes:
@@ -77,7 +77,6 @@ def test_partition_and_bytes_do_not_depend_on_the_order_of_the_state() -> None:
     assert len(one) > 5
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 300), max_size=40), st.integers(1, 500))
 def test_packs_keep_to_the_limit_unless_one_tensor_is_larger(sizes: list[int], limit: int) -> None:
     tensors = {f"t{i:02d}": torch.zeros(size, dtype=torch.uint8) for i, size in enumerate(sizes)}

@@ -213,6 +213,14 @@ def test_two_are_lost_at_once(story: Story) -> None:
     assert story.decide()[0] == "job: generation 2 is b[0:4] (a lost by b; c lost by b)"
 
 
+def test_who_is_accused_when_its_record_is_gone_already_is_counted_as_dead(story: Story) -> None:
+    """The coordinator crashed: it wanted to know the revision of a record that was not there."""
+    story.gone("c")
+    says(story, "a", lost="c")
+    assert story.decide()[0] == "job: generation 2 is a[0:2] b[2:4] (c died)"
+    assert status_of(story).attempts == {"died": 1}
+
+
 def test_who_is_accused_by_one_that_is_gone_itself_is_not_lost(story: Story) -> None:
     says(story, "a", lost="c")
     story.gone("a")

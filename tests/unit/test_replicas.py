@@ -107,6 +107,12 @@ def undisturbed(step: int) -> str:
     return toys.digest(alone)
 
 
+def history(steps: int) -> list[bytes]:
+    """What is recorded of these steps."""
+    alone = toys.engine(toys.cnn, SPEC)
+    return [msgspec.json.encode(alone.run_local()) for _ in range(steps)]
+
+
 def flip(tensor: torch.Tensor, bit: int = 28) -> None:
     """One bit of the first element, in place."""
     tensor.detach().reshape(-1).view(torch.int32)[0] ^= 1 << bit
@@ -173,6 +179,7 @@ def test_fault_45_a_flipped_bit_is_found_traced_and_gone(
     for member in crowd:
         assert member.end == messages.Idle(generation=1, held=10, reason="yield")
         assert toys.digest(member.engine) == undisturbed(10), "right, although wrong partials had spread"
+        assert [member.commits.history[t] for t in range(1, 11)] == history(10), "what is told of the steps, too"
 
 
 def test_fault_45_a_flipped_buffer_is_found_before_it_is_used() -> None:

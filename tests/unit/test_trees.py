@@ -50,7 +50,7 @@ nested = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(nested)
 def test_any_tree_comes_back_with_types_order_and_bits(tree: Any) -> None:
     assert exact(round_trip(tree)) == exact(tree)

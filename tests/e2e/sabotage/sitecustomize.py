@@ -71,6 +71,8 @@ def lose_calls(part: float) -> None:
 class Flips:
     """One bit is flipped in a replica, as soon as it shares its job with others and has got far enough.
 
+    Gradients are flipped in the last bias, where none is zero: a zero with a flipped bit may be too small to count.
+
     `parameter`, `moment`: once, between two comparisons, so that wrong partials spread. `buffer`: once, when it is
     compared. `averaged`: in the averaged gradient, once. `partial`: in the first gradient that is sent of an audited
     step. `always`: in every averaged gradient from then on, also when a step is computed again.
@@ -97,7 +99,7 @@ class Flips:
         if self.due and self.what == "parameter":
             self.flip(state["model"]["parameters"]["6.weight"])
         if self.due and self.what == "moment":
-            self.flip(state["optimizer"]["state"][0]["momentum_buffer"])
+            self.flip(state["optimizer"]["state"][4]["momentum_buffer"])
         if self.due and self.what == "buffer" and step % self.EVERY == 0:
             self.flip(state["model"]["buffers"]["1.running_mean"])
         return self.compute(ests, watch)
@@ -105,13 +107,13 @@ class Flips:
     def on_run(self, est: int, pieces: Any) -> Any:
         losses = self.run(est, pieces)
         if self.what == "partial" and self.due and not self.done and est == self.watch:
-            self.flip(self.engine._layout.parameters[0].grad)
+            self.flip(self.engine._layout.parameters[5].grad)
         return losses
 
     def on_scatter(self, flat: Any, used: bytes) -> None:
         always = self.what == "always" and self.engine.step >= self.STEP
         if always or (self.what == "averaged" and self.due and not self.done):
-            self.flip(flat.flat[0])
+            self.flip(flat.views[5])
         self.scatter(flat, used)
 
 
