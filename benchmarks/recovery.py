@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from cluster import Cluster  # noqa: E402
+from cluster import MORTAL, Cluster  # noqa: E402
 from etcd_service import EtcdCluster  # noqa: E402
 from ledger import Finished, Ledger, watched  # noqa: E402
 from machine import Machine  # noqa: E402
@@ -171,8 +171,8 @@ class Rival:
     def _start(self, name: str, command: list[str], **env: str) -> subprocess.Popen[bytes]:
         with (self._folder / f"{name}.log").open("ab") as log:
             return subprocess.Popen(
-                command, env=self._env | env, cwd=self._folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True,
+                [*MORTAL, *command], env=self._env | env, cwd=self._folder,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
 
     def kill(self, number: int) -> None:
