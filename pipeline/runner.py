@@ -24,7 +24,7 @@ from . import messages
 from .channel import Channel
 from .endings import describe
 from .laps import Laps
-from .session import Session
+from .session import Holding, Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,6 +71,7 @@ class Runner:
         self._rendezvous: Rendezvous | None = None
         self._lane: Lane | None = None
         self._patience = PATIENCE_SECONDS
+        self._holding = Holding()
         self._ended = ""
         self._engine: Engine | None = None
         self._build: Callable[[], Engine]
@@ -219,6 +220,7 @@ class Runner:
         member = Generation(
             session, engine, lane, self._committer, self._channel.say, time.monotonic,
             samples=spec.ests * spec.batch_size, restore=self._restore, evaluate_every=spec.evaluate_every,
+            holding=self._holding,
         )  # fmt: skip
         at, size = run.step, len(run.members)
         log.info("runner.generation", generation=run.generation, slot=run.slot, step=at, of=size, lane=lane.kind)
@@ -290,6 +292,7 @@ class Runner:
                 return messages.Idle(generation=run.generation, held=engine.step, reason="yield")
         engine.load_state(state)
         assert engine.step == run.step
+        self._holding.own = False
         laps.end("seconds")
         log.info("runner.commit_read", step=run.step, **laps.seconds)
         self._committer.forget()
