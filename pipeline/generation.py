@@ -60,8 +60,8 @@ class Generation:
 
     Args:
         samples: samples of one step over all ESTs, for the rate. say: sends a message to the agent.
-        restore: makes the replica hold the state of a commit (or the initial one). evaluate_every: steps between
-            evaluations; 0: only at the end. holding: what was known of the state held when the last one ended.
+        restore: see `Replicas`. evaluate_every: steps between evaluations; 0: only at the end.
+        holding: what is known of the state held.
     """
 
     session: Session
@@ -71,7 +71,7 @@ class Generation:
     say: Callable[[messages.FromRunner], None]
     clock: Callable[[], float]
     samples: int
-    restore: Callable[[messages.Base], None]
+    restore: Callable[[messages.Base, int], None]
     evaluate_every: int = 0
     holding: Holding = field(default_factory=Holding)
     _rounds: int = field(default=0, init=False)

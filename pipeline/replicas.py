@@ -47,7 +47,7 @@ class Replicas:
 
     Args:
         confer: says something to all between two steps; gives what everybody says, by slot.
-        restore: makes the replica hold the state of a commit (or the initial one).
+        restore: makes the replica hold the state of a commit (or the initial one) older than a step.
     """
 
     session: Session
@@ -55,7 +55,7 @@ class Replicas:
     lane: Lane
     commits: Commits
     say: Callable[[messages.FromRunner], None]
-    restore: Callable[[messages.Base], None]
+    restore: Callable[[messages.Base, int], None]
     confer: Callable[..., Generator[Wait, None, list[Control]]]
     holding: Holding = field(default_factory=Holding)
     _doubted: int | None = field(default=None, init=False)
@@ -129,8 +129,8 @@ class Replicas:
         what = f"the states of {len(controls)} workers differ"
         if verdict.right is None:
             raise DivergenceError(
-                f"{what} in {listed(verdict.differing)}, and differ again after each has recomputed them from commit "
-                f"{base.step}: nobody can tell which is right\n  {ADVICE}"
+                f"{what} in {listed(verdict.differing)}, and differ again after each has recomputed them from a commit"
+                f": nobody can tell which is right\n  {ADVICE}"
             )
         if run.slot in verdict.wrong:
             was = before[run.slot] if mine == verdict.right else mine
@@ -148,7 +148,7 @@ class Replicas:
             return
         log.error("replicas.unsettled", generation=self.session.run.generation, step=step)
         if not self._restored:
-            yield from self._restore(self.commits.base)
+            yield from self._restore(self.commits.base, step)
         while self.replica.step < step:
             yield Wait(compute=True)
             self.say(messages.Computing(what="replay"))
@@ -159,11 +159,11 @@ class Replicas:
     def _settled(self) -> None:
         self._doubted, self.holding.own = None, True
 
-    def _restore(self, base: messages.Base) -> Generator[Wait, None, None]:
+    def _restore(self, base: messages.Base, doubted: int) -> Generator[Wait, None, None]:
         self.say(messages.Waiting())  # for a store that may be away
         while not self._restored:
             try:
-                self.restore(base)
+                self.restore(base, doubted)
                 self._restored = True
             except UnavailableError as error:
                 log.warning("replicas.unavailable", base=base.step, error=str(error))
@@ -171,7 +171,7 @@ class Replicas:
 
     def _replay(self, base: messages.Base, until: int) -> Generator[Wait, None, tuple[int, ...]]:
         """Compute all ESTs from a commit to this step again; which slots' partials were the first to be others."""
-        yield from self._restore(base)
+        yield from self._restore(base, until)
         members, samples = self.session.run.members, dict(self._samples)
         blamed: tuple[int, ...] = ()
         while self.replica.step < until:

@@ -298,20 +298,26 @@ class Runner:
         self._committer.forget()
         return None
 
-    def _restore(self, base: messages.Base) -> None:
-        """Hold the state of this commit (of its newest intact ancestor, if it is damaged), whatever was held."""
+    def _restore(self, base: messages.Base, doubted: int) -> None:
+        """Hold the state of this commit, whatever was held; if it is damaged, or of the doubted step, of an ancestor.
+
+        The state of the doubted step itself may have been committed by one of us alone, for those who joined.
+        """
         from ..storage import commits
 
         assert self._engine is not None
-        if base.manifest is None:
-            fresh = self._build()
-            self._engine.load_state(fresh.state())
-            fresh.close()
-            return
-        _, state, damage = commits.read_latest(self._store, base.manifest, at=(self._committer.job, base.step))
-        if damage:
-            log.error("runner.commit_damaged", damage=damage)
-        self._engine.load_state(state)
+        digest, at = base.manifest, (self._committer.job, base.step)
+        while digest is not None:
+            manifest, state, damage = commits.read_latest(self._store, digest, at=at)
+            if damage:
+                log.error("runner.commit_damaged", damage=damage)
+            if manifest.step < doubted:
+                self._engine.load_state(state)
+                return
+            digest = manifest.parent
+        fresh = self._build()
+        self._engine.load_state(fresh.state())
+        fresh.close()
 
     def _commit(self, message: messages.Commit) -> None:
         """Commit the state held now and wait until it is published or refused."""

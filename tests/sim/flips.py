@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from . import misfortunes
+
 if TYPE_CHECKING:
     import random
 
@@ -109,8 +111,12 @@ class Flips:
         """Somebody computes."""
         if message.what == "replay":
             runner.replaying = True
-            if self.newest is not None:
-                self.newest.aware.add(runner.agent.name)
+            flip = self.newest
+            if flip is not None:
+                if not flip.aware and self.rng.random() < 0.5:
+                    delay = self.rng.choice([self.rng.uniform(0.0, 0.1), self.rng.uniform(0.0, 3.0)])
+                    self.world.hub.at(self.world.hub.now + delay, self._strike)
+                flip.aware.add(runner.agent.name)
 
     def stepped(self, run: messages.Run, step: int) -> None:
         """A member has made the step that led to this state, and was told of no difference."""
@@ -146,16 +152,29 @@ class Flips:
         return False
 
     def settled(self, runner: RunnerProcess, wrong: tuple[int, ...]) -> None:
-        """The right state is known. Who was wrong must be, if all that led to it happened in this generation."""
+        """The right state is known. Who was wrong must be, if all had compared before in this generation."""
         flip = self.newest
         if flip is None or runner.run is None:
             return
-        same = flip.generation == runner.run.generation
+        same = flip.generation == runner.run.generation and flip.step > runner.run.step
         self.world.judge.check(
             wrong or not same, f"{flip.kind} of {flip.runner.name} was flipped, and nobody is said to be in the wrong"
         )
         if flip.fate == "open" and not wrong:
             self._ends(flip, "gone")
+
+    def _strike(self) -> None:
+        """Something happens while the members find out who is right."""
+        world = self.world
+        if world.quiet:
+            return
+        self.world.injected["a misfortune while replicas are recomputed"] += 1
+        kinds = [misfortunes.join, misfortunes.connection_breaks, misfortunes.connection_breaks, misfortunes.leave]
+        if len(world.living()) > 1:
+            kinds += [misfortunes.kill_runner, misfortunes.kill_leader, misfortunes.stop_runner]
+        if not world.losses:
+            kinds += [misfortunes.store_down, misfortunes.kill_machine]
+        self.rng.choice(kinds)(world)
 
     def _ends(self, flip: Flip, fate: Literal["known", "found", "gone", "lost"]) -> None:
         if flip.fate in ("found", fate):

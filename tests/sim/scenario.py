@@ -171,6 +171,7 @@ def faulty_phase(world: World, kind: str) -> None:
 def calm(world: World) -> None:
     """Nothing happens any more, and everybody who can serve does before long: also who was falsely accused."""
     world.note("=== calm")
+    world.quiet = True
     world.at_lane, world.meeting_fails = lambda lane, what: None, 0.0
     for machine in [*world.workers, *world.runners]:
         machine.process.strike = None
@@ -213,6 +214,7 @@ def upset(world: World) -> None:
 def peace(world: World) -> None:
     """All faults end, and everything must come to its end."""
     world.note("=== peace")
+    world.quiet = True
     world.on_plan, world.at_lane, world.meeting_fails = lambda: None, lambda lane, what: None, 0.0
     world.faulty, world.faults = False, Faults()
     world.step_seconds = 0.05  # what is left of the training teaches little

@@ -323,6 +323,11 @@ def who_doubts_a_state_hands_it_on(patch: Patch) -> None:
     patch(replicas.Replicas, "make_good", lambda self: iter(()))
 
 
+def a_commit_of_the_doubted_step_is_trusted(patch: Patch) -> None:
+    real = runner.Runner._restore
+    patch(runner.Runner, "_restore", lambda self, base, doubted: real(self, base, doubted + 1))
+
+
 BUGS: dict[Callable[[Patch], None], int] = {
     no_fencing_comparison: 14,
     generation_not_compared: 36,
@@ -360,6 +365,7 @@ BUGS: dict[Callable[[Patch], None], int] = {
     what_an_audit_finds_is_ignored: 0,
     who_was_given_a_wrong_state_is_blamed_for_it: 0,
     who_doubts_a_state_hands_it_on: 0,
+    a_commit_of_the_doubted_step_is_trusted: 0,
 }
 """Each with a seed that has found it: tried first, since the tests of a CI run have gone through all of them anyway."""
 

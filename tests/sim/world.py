@@ -79,6 +79,8 @@ class World:
         self.injected: Counter[str] = Counter()
         self.faults = Faults()
         self.faulty = False
+        self.quiet = False
+        """Nothing happens any more but what has begun."""
         self.departing = False
         """All is over, and nobody comes any more."""
         self.graceful = False
