@@ -284,7 +284,7 @@ BUGS: dict[Callable[[Patch], None], int] = {
     claim_twice_per_generation: 49,
     samples_doubled_at_a_commit: 0,
     snapshot_of_a_later_step: 5,
-    a_commit_is_a_sign_of_life: 45,
+    a_commit_is_a_sign_of_life: 162,
     partials_without_a_digest: 25,
     deaths_while_preparing_are_not_counted: 138,
     a_dead_member_is_counted_for_its_assignment_too: 33,
