@@ -213,6 +213,20 @@ def test_a_wish_of_one_member_stops_all_after_the_same_step(order: Any, reason: 
     assert committed == ([1, 1, 1] if reason == "pause" else [0, 0, 0])
 
 
+@pytest.mark.parametrize("members", [1, 3])
+def test_who_is_told_to_go_while_it_computes_a_step_leaves_after_that_very_step(members: int) -> None:
+    crowd = Crowd(members)
+    crowd.reach(4)
+    leaver = crowd.members[0]
+    for member in crowd.members:
+        member.commits.on_begin = settle
+    while (wait := leaver.go()) is None or not wait.compute:
+        crowd.turn()
+    step = leaver.replica.step
+    leaver.session.hear(messages.Leave())
+    assert crowd.until_over() == [idle(step + 1, "leave")] * members
+
+
 def test_when_the_only_member_leaves_it_commits_first() -> None:
     crowd = Crowd(1)
     (member,) = crowd.members
