@@ -108,8 +108,8 @@ class Generation:
             began, sent, step = self.clock(), self.lane.sent, replica.step
             self.say(messages.Computing())
             contribution = replica.compute(range(member.first, member.last), replicas.watched())
+            yield Wait(compute=True)  # what has been said meanwhile goes with this step: who must leave need not do two
             control = replicas.witness(session.control(step, self.clock(), self.commits.idle), contribution)
-            yield Wait(compute=True)
             gathered = yield from self._exchange(control, contribution)
             slots, controls = [control.slot for control, _ in gathered], [control for control, _ in gathered]
             assert slots == [*range(len(session.run.members))], f"one part per slot, in order of slots: {slots}"

@@ -95,17 +95,14 @@ class Runner:
             self._let_go(finished=self._ended in ("done", "pause"))
         except BaseException as error:  # noqa: BLE001 - user code may raise anything, SystemExit included
             self._channel.say(describe(error, self.step, self._folder))
-            self._kill_loaders()  # at once: for each that is stuck `close` would wait some seconds
             raise SystemExit(1) from None
         finally:
-            self._let_go(finished=False)
-            if self._engine is not None:
-                self._engine.close()
             self._kill_loaders()
+            self._let_go(finished=False)
 
     @staticmethod
     def _kill_loaders() -> None:
-        """For a loader process that is stuck this one would wait for ever at its exit."""
+        """At once, they hold nothing: who asks them to end waits until they have fetched what they are fetching."""
         for child in multiprocessing.active_children():
             child.kill()
 
