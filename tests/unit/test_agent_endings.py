@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 from desk import FLOOR, GRACE, READY, Desk, sent
 from easyscale.coordinator import keys, ranges, records
+from easyscale.coordinator.quarantine import device_of
 from easyscale.errors import AddressError, CorruptError, UnavailableError
 from easyscale.pipeline import messages
 from easyscale.pipeline.actions import Exit, Signal, Start
@@ -315,8 +316,15 @@ def test_what_the_runner_said_last_is_reported_with_its_claim_let_go(desk: Desk,
     entry = desk.look().reports["me"]
     assert entry.kv.lease == desk.lease
     assert entry.value == records.Report(
-        worker="me", generation=1, cause=cause, step=5, message="it broke", traceback="line 3"
+        worker="me",
+        generation=1,
+        cause=cause,
+        step=5,
+        message="it broke",
+        traceback="line 3",
+        device=device_of(desk.view().workers["me"].value),
     )
+    assert entry.value.device
     assert desk.mine() == {}
     refused = {SPEC: "it broke"} if cause == "memory" else {}
     assert desk.view().workers["me"].value.refusals == refused
