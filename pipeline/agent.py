@@ -212,6 +212,9 @@ class Agent:
         claim = job.claims.get(slot) if slot is not None else None
         if claim is not None and claim.value.worker == self.id:
             self._claimed[job.name] = job.generation
+            if runner.asked < job.generation:  # a former runner's: this one does not hold what it says
+                claim = None
+                yield from self._release(job)
         else:
             claim = None
         changed = job.spec is not None and job.spec.value.spec != runner.spec
@@ -326,6 +329,7 @@ class Agent:
         operations: list[Put | Delete] = [Put(key, records.encode(claim), self.lease)]
         operations += [Delete(entry.kv.key) for entry in self._my_claims(job)]
         assert self._claimed.get(job.name, 0) < job.generation, "one claim per generation and agent"
+        runner.asked = job.generation
         yield Write(Txn("claim", (unchanged(job.plan.kv), absent(key)), tuple(operations)))
 
     def _start(self, runner: RunnerState, job: JobView, slot: int) -> Iterator[Action]:

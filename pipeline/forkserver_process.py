@@ -23,7 +23,7 @@ import threading
 import weakref
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -57,10 +57,12 @@ class Server:
     Args:
         connection: to the process that started this one; its end is the end.
         warm: whether children may go on in a fork.
+        on_interrupt: what children do about SIGINT: what this process was started with.
     """
 
-    def __init__(self, connection: socket.socket, *, warm: bool) -> None:
+    def __init__(self, connection: socket.socket, *, warm: bool, on_interrupt: Any) -> None:
         self._connection = connection
+        self._on_interrupt = on_interrupt
         self._warm = warm
         self._children: dict[int, _Child] = {}
         self._selector = selectors.DefaultSelector()
@@ -140,7 +142,7 @@ class Server:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, self._on_interrupt)
         owner.sendall(_PACKETS.encode(Started(pid=os.getpid())))
         # Closed as objects, too: a socket that is collected later would close whatever has its number by then.
         ends = [key.fileobj for key in self._selector.get_map().values()]
@@ -293,6 +295,7 @@ def set_name(module: str) -> None:
 def main() -> None:
     """Entry point: pid of the owner, number of the descriptor that is the connection to it."""
     owner, fd = (int(text) for text in sys.argv[1:])
+    on_interrupt = signal.getsignal(signal.SIGINT)  # whoever runs in the background of a script ignores it
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # it goes when its owner goes, who may still need its children
     die_with(owner)
@@ -303,7 +306,7 @@ def main() -> None:
     os.environ.update(environment)
     set_name(__spec__.name)
     outlive()  # by a moment: children have children, and only a group is killed whole
-    server = Server(connection, warm=warm)
+    server = Server(connection, warm=warm, on_interrupt=on_interrupt)
     request = server.serve()
     if request is None:
         server.end()
