@@ -119,7 +119,8 @@ class Planner:
             return msgspec.structs.replace(status, state="paused", reason="paused by the user")
         left_out = self._membership.left_out(job, members, allotted, alive, now)
         if members:
-            return msgspec.structs.replace(status, state="running", reason=reasons.trouble_of(members, alive, left_out))
+            reason = reasons.trouble_of(members, alive, left_out, status.quarantined)
+            return msgspec.structs.replace(status, state="running", reason=reason)
         waits_for, reason = reasons.waiting_for(job.record, allotted, alive, left_out, status.quarantined)
         return msgspec.structs.replace(status, state="waiting", reason=reason, waits_for=waits_for)
 

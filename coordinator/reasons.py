@@ -50,10 +50,17 @@ def failed_because(failure: records.Failure, status: records.Status) -> str:
     return f"step {failure.step} ended {times} attempts without progress; it is quarantined. Last: {failure.message}"
 
 
-def trouble_of(members: tuple[records.Member, ...], alive: dict[str, records.WorkerRecord], left_out: str) -> str:
+def trouble_of(
+    members: tuple[records.Member, ...],
+    alive: dict[str, records.WorkerRecord],
+    left_out: str,
+    quarantined: dict[str, str],
+) -> str:
     """What a job that runs is in trouble with, "" if nothing. `left_out`: why some that are ready do not serve it."""
     here = [alive[member.worker] for member in members if member.worker in alive]
     troubles = [f"{record.name}: {record.trouble}" for record in here if record.trouble]
+    kept = [(r.name, why) for r in alive.values() if (why := quarantined.get(device_of(r)))]
+    troubles += [f"{name} is in quarantine: {why}" for name, why in sorted(kept)]
     return short("; ".join([*troubles, left_out] if left_out else troubles), 2000)
 
 

@@ -356,7 +356,10 @@ class Agent:
         """What is due by the clock alone, also while the store does not answer."""
         if self.runner is None:
             return []
-        overdue = self.leaving_since is not None and now - self.leaving_since > self.grace
+        overdue = False
+        if self.leaving_since is not None:
+            latest = self.leaving_since + self.grace
+            overdue = now > latest or self.runner.outlasts(latest)
         return list(self.runner.deadlines(now, overdue))
 
     def _beat(self, now: float) -> Iterator[Action]:

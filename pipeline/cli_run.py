@@ -198,11 +198,14 @@ def _finish(last: Summary, output: Output) -> None:
         for name, value in sorted(last.metrics.items()):
             typer.echo(f"{name:<13} {value:.6g}")
         typer.echo(f"{'state digest':<13} {last.state_digest}")
+        for kept, why in last.quarantined.items():
+            typer.echo(f"{'quarantine':<13} {kept}: {why}")
         typer.echo(f"next: easyscale show {last.job} | easyscale logs {last.job}")
     elif last.state == "failed" or last.waits_for == "willing":
         how = "failed" if last.state == "failed" else "cannot run here"
         typer.echo(f"error: job {last.job!r} {how}: {last.reason}\n{last.traceback}".rstrip(), err=True)
-        typer.echo(f"next: easyscale logs {last.job} | mend it, then run the same command again", err=True)
+        mend = f"easyscale retry {last.job} lets devices out of quarantine" if last.quarantined else "mend it"
+        typer.echo(f"next: easyscale logs {last.job} | {mend}, then run the same command again", err=True)
     elif last.state == "cancelled":
         typer.echo(f"job {last.job!r} was cancelled at step {last.step}", err=True)
     else:

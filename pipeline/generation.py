@@ -14,9 +14,9 @@ import structlog
 from ..coordinator.records import Progress
 from ..errors import LaneBrokenError, UnavailableError
 from . import messages
-from .replicas import Replicas
+from .replicas import RETRY_SECONDS, Replicas
 from .seams import OverError, Parcel, Wait
-from .session import Control
+from .session import Control, Holding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -28,7 +28,6 @@ log = structlog.get_logger()
 
 FIRST_POLL_SECONDS = 0.001
 LAST_POLL_SECONDS = 0.05
-RETRY_SECONDS = 0.5
 
 
 @dataclass(slots=True)
@@ -61,8 +60,8 @@ class Generation:
 
     Args:
         samples: samples of one step over all ESTs, for the rate. say: sends a message to the agent.
-        restore: makes the replica hold the state of a commit (or the initial one). evaluate_every: steps between
-            evaluations; 0: only at the end.
+        restore: see `Replicas`. evaluate_every: steps between evaluations; 0: only at the end.
+        holding: what is known of the state held.
     """
 
     session: Session
@@ -72,8 +71,9 @@ class Generation:
     say: Callable[[messages.FromRunner], None]
     clock: Callable[[], float]
     samples: int
-    restore: Callable[[messages.Base], None]
+    restore: Callable[[messages.Base, int], None]
     evaluate_every: int = 0
+    holding: Holding = field(default_factory=Holding)
     _rounds: int = field(default=0, init=False)
 
     def run(self) -> Generator[Wait, None, messages.Idle]:
@@ -83,18 +83,22 @@ class Generation:
             WrongReplicaError: this replica's bits are not those of the others, and theirs are right.
             DivergenceError: replicas differ, and nobody can tell which of them is right.
         """
+        replicas = Replicas(
+            self.session, self.replica, self.lane, self.commits, self.say, self.restore, self._confer, self.holding
+        )
         try:
-            return (yield from self._run())
+            return (yield from self._run(replicas))
         except OverError:
-            return self._idle("yield")
+            pass
         except LaneBrokenError as error:
-            return self._broken(error)
+            self._broken(error)
+        yield from replicas.make_good()
+        return self._idle("yield")
 
-    def _run(self) -> Generator[Wait, None, messages.Idle]:
+    def _run(self, replicas: Replicas) -> Generator[Wait, None, messages.Idle]:
         session, replica = self.session, self.replica
         member = session.run.members[session.run.slot]
         rate = Rate(self.samples)
-        replicas = Replicas(session, replica, self.lane, self.commits, self.say, self.restore, self._confer)
         yield from self._align()
         session.began(self.clock())
         while replica.step < session.total:
@@ -104,8 +108,8 @@ class Generation:
             began, sent, step = self.clock(), self.lane.sent, replica.step
             self.say(messages.Computing())
             contribution = replica.compute(range(member.first, member.last), replicas.watched())
+            yield Wait(compute=True)  # what has been said meanwhile goes with this step: who must leave need not do two
             control = replicas.witness(session.control(step, self.clock(), self.commits.idle), contribution)
-            yield Wait(compute=True)
             gathered = yield from self._exchange(control, contribution)
             slots, controls = [control.slot for control, _ in gathered], [control for control, _ in gathered]
             assert slots == [*range(len(session.run.members))], f"one part per slot, in order of slots: {slots}"
@@ -133,12 +137,11 @@ class Generation:
     def _idle(self, reason: Any) -> messages.Idle:
         return messages.Idle(generation=self.session.run.generation, held=self.replica.step, reason=reason)
 
-    def _broken(self, error: LaneBrokenError) -> messages.Idle:
+    def _broken(self, error: LaneBrokenError) -> None:
         """The step is dropped. The lane stays open, so that the others find out by themselves who is lost."""
         generation = self.session.run.generation
         log.warning("lane.broken", generation=generation, step=self.replica.step, lost=error.lost, error=str(error))
         self.say(messages.Broken(generation=generation, lost=error.lost, why=str(error)))
-        return self._idle("yield")
 
     def _align(self) -> Generator[Wait, None, None]:
         """Meet the others and see that everybody holds the state to begin with."""
@@ -158,6 +161,7 @@ class Generation:
         given: Parcel = yield from self._until(lambda: self.lane.take(from_whom[run.slot]))
         replica.load_state(given.state)
         assert replica.step == run.step, f"state {run.step} was to be given, not {replica.step}"
+        self.holding.own = False
         self.commits.adopt(given.history)
 
     def _until(self, call: Callable[[], Any]) -> Generator[Wait, None, Any]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Mapping, Sequence
 
 Sums = dict[str, str]
-"""Digests by name of a tensor (see `storage.sums.exact_sums`); empty: its holder has no opinion."""
+"""Digests by name of a tensor (see `storage.sums.exact_sums`)."""
 
 T = TypeVar("T", bound="Hashable")
 
@@ -47,19 +47,21 @@ def majority(opinions: Sequence[T]) -> T | None:
 
 
 def differing(opinions: Collection[Sums]) -> tuple[str, ...]:
-    """The names at which those that have an opinion are not all of the same."""
-    given = [sums for sums in opinions if sums]
-    names = dict.fromkeys(name for sums in given for name in sums)
-    return tuple(name for name in names if len({sums.get(name) for sums in given}) > 1)
+    """The names at which opinions are not all the same."""
+    names = dict.fromkeys(name for sums in opinions for name in sums)
+    return tuple(name for name in names if len({sums.get(name) for sums in opinions}) > 1)
 
 
-def judge(before: Sequence[Sums], after: Sequence[Sums], blamed: Sequence[tuple[int, ...]]) -> Verdict:
+def judge(
+    before: Sequence[Sums], after: Sequence[Sums], blamed: Sequence[tuple[int, ...]], given: Collection[int] = ()
+) -> Verdict:
     """Who is right about a state, by slot.
 
     Args:
-        before: what each member held; empty where another member had given it.
+        before: what each member held.
         after: what each came to when it recomputed that state alone.
         blamed: whom each found to have sent the first partials that were not those of the recomputation.
+        given: members that are not to blame for what they held, since it was not of their own making.
     """
     keyed = [_key(sums) for sums in after]
     right = majority(keyed)
@@ -69,7 +71,7 @@ def judge(before: Sequence[Sums], after: Sequence[Sums], blamed: Sequence[tuple[
     wrong = [slot for slot, key in enumerate(keyed) if key != right]
     if wrong:
         return Verdict(truth, tuple(wrong), differing(after))
-    held = {slot: _key(sums) for slot, sums in enumerate(before) if sums}
+    held = {slot: _key(sums) for slot, sums in enumerate(before) if slot not in given}
     return Verdict(truth, _suspects(held, right, {who for who in blamed if who}), differing(before))
 
 

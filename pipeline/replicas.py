@@ -2,7 +2,8 @@
 
 All members have the same sums, so all do the same: recompute, confer, and come to the same verdict (`integrity.py`).
 Whoever is in the wrong raises `WrongReplicaError`; if nobody can tell, all raise `DivergenceError`; the others give up
-the generation (`OverError`) and hold the right state.
+the generation (`OverError`) and hold the right state. If the exchange breaks before all of them have come to the
+verdict, whoever knows of the difference recomputes its state alone (`make_good`): nobody hands on what it doubts.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
-from ..errors import DivergenceError, WrongReplicaError, listed
+from ..errors import DivergenceError, UnavailableError, WrongReplicaError, listed
 from ..storage import sums
 from . import integrity, messages
 from .seams import OverError, Wait
+from .session import Holding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
     from .session import Control, Session
 
 log = structlog.get_logger()
+
+RETRY_SECONDS = 0.5
+"""Before a store that did not answer is asked again."""
 
 KEPT_SAMPLES = 2000
 """Steps of which everybody's samples of partials are remembered, to tell later who has sent wrong ones."""
@@ -42,7 +47,7 @@ class Replicas:
 
     Args:
         confer: says something to all between two steps; gives what everybody says, by slot.
-        restore: makes the replica hold the state of a commit (or the initial one).
+        restore: makes the replica hold the state of a commit (or the initial one) older than a step.
     """
 
     session: Session
@@ -50,8 +55,12 @@ class Replicas:
     lane: Lane
     commits: Commits
     say: Callable[[messages.FromRunner], None]
-    restore: Callable[[messages.Base], None]
+    restore: Callable[[messages.Base, int], None]
     confer: Callable[..., Generator[Wait, None, list[Control]]]
+    holding: Holding = field(default_factory=Holding)
+    _doubted: int | None = field(default=None, init=False)
+    """A step at which states differ, and it is not settled yet."""
+    _restored: bool = field(default=False, init=False)
     _samples: deque[tuple[int, list[bytes]]] = field(default_factory=lambda: deque(maxlen=KEPT_SAMPLES), init=False)
 
     def watched(self) -> int | None:
@@ -94,15 +103,18 @@ class Replicas:
             WrongReplicaError, DivergenceError: see the module.
         """
         if len({control.sums for control in controls}) == 1:
+            self.holding.own |= bool(controls[0].sums)
             return False
         run, step = self.session.run, self.replica.step
+        self._doubted, self._restored = step, False
         self.say(messages.Computing(what="replay"))
-        mine = {} if step == run.step and run.held and run.held[run.slot] != step else self.replica.exact_sums()
-        controls = yield from self.confer(exact=mine, base=self.commits.base if run.slot == 0 else None)
-        before = [control.exact for control in controls]
+        mine, base = self.replica.exact_sums(), self.commits.base if run.slot == 0 else None
+        controls = yield from self.confer(exact=mine, base=base, given=not self.holding.own)
+        before, given = [control.exact for control in controls], [c.slot for c in controls if c.given]
         found = integrity.differing(before)
         if not found:
-            log.info("replicas.alike", step=step)  # they only look different, or one was given its state by another
+            log.info("replicas.alike", step=step)  # they only look different
+            self._settled()
             return False
         base = controls[0].base
         assert base is not None, "slot 0 says where to begin"
@@ -111,14 +123,15 @@ class Replicas:
         mine = self.replica.exact_sums()
         controls = yield from self.confer(exact=mine, blamed=blamed)
         after = [control.exact for control in controls]
-        verdict = integrity.judge(before, after, [control.blamed for control in controls])
+        verdict = integrity.judge(before, after, [control.blamed for control in controls], given)
+        self._settled()
         if verdict.right is None or verdict.wrong:
             self.lane.part()  # everybody knows: that some go now is no break
         what = f"the states of {len(controls)} workers differ"
         if verdict.right is None:
             raise DivergenceError(
-                f"{what} in {listed(verdict.differing)}, and differ again after each has recomputed them from commit "
-                f"{base.step}: nobody can tell which is right\n  {ADVICE}"
+                f"{what} in {listed(verdict.differing)}, and differ again after each has recomputed them from a commit"
+                f": nobody can tell which is right\n  {ADVICE}"
             )
         if run.slot in verdict.wrong:
             was = before[run.slot] if mine == verdict.right else mine
@@ -129,13 +142,37 @@ class Replicas:
         log.error("replicas.settled", step=step, wrong=(), hint="recomputed; who was wrong cannot be told")
         return True
 
-    def _replay(self, base: messages.Base, until: int) -> Generator[Wait, None, tuple[int, ...]]:
-        """Compute all ESTs from a commit to this step again; which slots' partials were the first to be others.
+    def make_good(self) -> Generator[Wait, None, None]:
+        """Recompute a state that is in doubt when this generation cannot settle it. Else nothing."""
+        step = self._doubted
+        if step is None:
+            return
+        log.error("replicas.unsettled", generation=self.session.run.generation, step=step)
+        if not self._restored:
+            yield from self._restore(self.commits.base, step)
+        while self.replica.step < step:
+            yield Wait(compute=True)
+            self.say(messages.Computing(what="replay"))
+            self.commits.record(self.replica.run_local())
+        self._settled()
+        self.holding.own = False
 
-        The state that is held is in doubt, so it is given up first: whenever this ends, what is held then is right.
-        """
-        self.say(messages.Computing(what="replay"))
-        self.restore(base)
+    def _settled(self) -> None:
+        self._doubted, self.holding.own = None, True
+
+    def _restore(self, base: messages.Base, doubted: int) -> Generator[Wait, None, None]:
+        self.say(messages.Waiting())  # for a store that may be away
+        while not self._restored:
+            try:
+                self.restore(base, doubted)
+                self._restored = True
+            except UnavailableError as error:
+                log.warning("replicas.unavailable", base=base.step, error=str(error))
+                yield Wait(RETRY_SECONDS)
+
+    def _replay(self, base: messages.Base, until: int) -> Generator[Wait, None, tuple[int, ...]]:
+        """Compute all ESTs from a commit to this step again; which slots' partials were the first to be others."""
+        yield from self._restore(base, until)
         members, samples = self.session.run.members, dict(self._samples)
         blamed: tuple[int, ...] = ()
         while self.replica.step < until:

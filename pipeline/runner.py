@@ -24,7 +24,7 @@ from . import messages
 from .channel import Channel
 from .endings import describe
 from .laps import Laps
-from .session import Session
+from .session import Holding, Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,6 +71,7 @@ class Runner:
         self._rendezvous: Rendezvous | None = None
         self._lane: Lane | None = None
         self._patience = PATIENCE_SECONDS
+        self._holding = Holding()
         self._ended = ""
         self._engine: Engine | None = None
         self._build: Callable[[], Engine]
@@ -94,17 +95,14 @@ class Runner:
             self._let_go(finished=self._ended in ("done", "pause"))
         except BaseException as error:  # noqa: BLE001 - user code may raise anything, SystemExit included
             self._channel.say(describe(error, self.step, self._folder))
-            self._kill_loaders()  # at once: for each that is stuck `close` would wait some seconds
             raise SystemExit(1) from None
         finally:
-            self._let_go(finished=False)
-            if self._engine is not None:
-                self._engine.close()
             self._kill_loaders()
+            self._let_go(finished=False)
 
     @staticmethod
     def _kill_loaders() -> None:
-        """For a loader process that is stuck this one would wait for ever at its exit."""
+        """At once, they hold nothing: who asks them to end waits until they have fetched what they are fetching."""
         for child in multiprocessing.active_children():
             child.kill()
 
@@ -219,6 +217,7 @@ class Runner:
         member = Generation(
             session, engine, lane, self._committer, self._channel.say, time.monotonic,
             samples=spec.ests * spec.batch_size, restore=self._restore, evaluate_every=spec.evaluate_every,
+            holding=self._holding,
         )  # fmt: skip
         at, size = run.step, len(run.members)
         log.info("runner.generation", generation=run.generation, slot=run.slot, step=at, of=size, lane=lane.kind)
@@ -290,25 +289,32 @@ class Runner:
                 return messages.Idle(generation=run.generation, held=engine.step, reason="yield")
         engine.load_state(state)
         assert engine.step == run.step
+        self._holding.own = False
         laps.end("seconds")
         log.info("runner.commit_read", step=run.step, **laps.seconds)
         self._committer.forget()
         return None
 
-    def _restore(self, base: messages.Base) -> None:
-        """Hold the state of this commit (of its newest intact ancestor, if it is damaged), whatever was held."""
+    def _restore(self, base: messages.Base, doubted: int) -> None:
+        """Hold the state of this commit, whatever was held; if it is damaged, or of the doubted step, of an ancestor.
+
+        The state of the doubted step itself may have been committed by one of us alone, for those who joined.
+        """
         from ..storage import commits
 
         assert self._engine is not None
-        if base.manifest is None:
-            fresh = self._build()
-            self._engine.load_state(fresh.state())
-            fresh.close()
-            return
-        _, state, damage = commits.read_latest(self._store, base.manifest, at=(self._committer.job, base.step))
-        if damage:
-            log.error("runner.commit_damaged", damage=damage)
-        self._engine.load_state(state)
+        digest, at = base.manifest, (self._committer.job, base.step)
+        while digest is not None:
+            manifest, state, damage = commits.read_latest(self._store, digest, at=at)
+            if damage:
+                log.error("runner.commit_damaged", damage=damage)
+            if manifest.step < doubted:
+                self._engine.load_state(state)
+                return
+            digest = manifest.parent
+        fresh = self._build()
+        self._engine.load_state(fresh.state())
+        fresh.close()
 
     def _commit(self, message: messages.Commit) -> None:
         """Commit the state held now and wait until it is published or refused."""

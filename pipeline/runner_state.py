@@ -77,6 +77,7 @@ class RunnerState:
     _asked: bool = False
     _hangs: dict[str, HangWatch] = field(default_factory=dict)
     _computing: str | None = None
+    _step_began: float | None = None
 
     def begins(self, what: str, now: float) -> None:
         """A computation of some kind begins; kinds have deadlines of their own."""
@@ -87,6 +88,7 @@ class RunnerState:
         """Take in what the runner says."""
         if isinstance(message, messages.Computing):
             self.begins(message.what, now)
+            self._step_began = now if message.what == "step" else None
             return
         # From the thread that commits: no sign of life of the one that computes.
         if isinstance(message, messages.Publish):
@@ -104,6 +106,7 @@ class RunnerState:
         elif isinstance(message, messages.Stepped):
             self.progress = message.progress
             self.held = message.progress.step
+            self._step_began = None
         elif isinstance(message, messages.Broken):
             self._break(message)
         elif isinstance(message, messages.Idle):
@@ -150,10 +153,20 @@ class RunnerState:
         return messages.Failed(cause="died", step=self.held, message=how)
 
     def stop(self, now: float) -> Iterator[actions.Action]:
-        """Tell it to exit; signals follow if it does not."""
+        """Tell it to exit; signals follow if it does not. One that prepares does not listen yet, and holds nothing."""
+        self.term_at = now if self.phase == "preparing" else now + TERM_SECONDS
         self.phase = "stopping"
-        self.term_at = now + TERM_SECONDS
         yield actions.Send(messages.Stop())
+
+    def outlasts(self, deadline: float) -> bool:
+        """Whether the step under way, if it takes as long as the last one, ends after this time, and may be dropped.
+
+        Not where there are no others: nobody else holds the state that it began with, and it may be quicker this time.
+        """
+        run, last = self.run, self.progress
+        if run is None or len(run.members) == 1 or last is None or last.generation != run.generation:
+            return False
+        return self._step_began is not None and self._step_began + last.step_seconds > deadline
 
     def deadlines(self, now: float, overdue: bool) -> Iterator[actions.Action]:
         """End it when it hangs or does not stop, or when the worker should be gone (`overdue`)."""

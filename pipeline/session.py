@@ -31,7 +31,8 @@ class Control(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         commit: the state after this step is to be committed (said by slot 0 only).
         round: 0 with partials; else counts, upward in a generation, what members say to each other without any.
         sums: of the state before the step, where states are compared: see `storage.sums.state_sums`.
-        exact: the same by name, once those differ: see `storage.sums.exact_sums`. Empty: no opinion.
+        exact: the same by name, once those differ: see `storage.sums.exact_sums`.
+        given: the state held is not of its own making: see `Holding`.
         base: the newest commit (said by slot 0 only, with `exact`): where everybody recomputes from.
         blamed: whom the recomputation speaks against: see `integrity.judge`.
         sample: of my partials and losses: whoever recomputes them can see whether they were right.
@@ -46,6 +47,7 @@ class Control(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     round: int = 0
     sums: bytes = b""
     exact: dict[str, str] = {}
+    given: bool = False
     base: messages.Base | None = None
     blamed: tuple[int, ...] = ()
     sample: bytes = b""
@@ -65,6 +67,18 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     commit: bool
     stop: Literal["done", "yield", "leave", "pause"] | None
     final: bool
+
+
+@dataclass(slots=True)
+class Holding:
+    """What a member knows of the state it holds, from one generation to the next.
+
+    Args:
+        own: it was made here from states that others had as well. If not (another member has given it, it was loaded
+            or recomputed alone), its holder is not to blame for it, until all have compared.
+    """
+
+    own: bool = True
 
 
 @dataclass(slots=True)
@@ -136,7 +150,7 @@ class Session:
             return False
         if self.audited(self.run.slot, step) is not None:
             return True  # a gradient from another state would speak against the right one as well
-        return bool(self.check_every) and (step == self.run.step or step % self.check_every == 0)
+        return step == self.run.step or bool(self.check_every and step % self.check_every == 0)
 
     def audited(self, slot: int, step: int) -> int | None:
         """The EST of a member that another one computes as well in this step, or None."""

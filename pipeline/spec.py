@@ -112,8 +112,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         threads: intra-op CPU threads; part of the determinism class.
         commit_every, commit_seconds: a commit every so many steps, or seconds.
         evaluate_every: steps between evaluations; 0: only at the end.
-        check_every: steps between comparisons of the workers' states; 0: only before commits and at the end of a
-            generation, when they are always compared.
+        check_every: steps between comparisons of the workers' states; 0: only when a generation begins, before
+            commits and when it ends, when they are always compared.
         audit_every: steps between audits, in which each worker recomputes one EST of another; 0: never.
         loaders: loader processes per runner; never reaches the bits.
         min_workers, max_workers: bounds on the number of workers; None: as many as there are ESTs.

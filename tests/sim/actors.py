@@ -79,6 +79,7 @@ class SimRunner(runner.Runner):
             job.spec.ests,
             lambda step: world.story_of(job, step, self.process),
             lambda step, value: world.judge.stepped(job, step, value, who),
+            lambda kind, step, watch: job.flips is not None and job.flips.due(kind, self.process, step, watch),
         )
         self._engine = self._build()
         about = committer.About(message.job, NOBODY, NOBODY, job.spec.ests, {"class": "sim"})
@@ -88,6 +89,7 @@ class SimRunner(runner.Runner):
         self._channel.say(messages.Ready(determinism="sim", description={}, probe="same", address=here))
 
     def _new_lane(self, run: messages.Run) -> Any:
+        self.process.run, self.process.replaying = run, False
         if len(run.members) == 1:
             return LocalLane[Part]()
         if run.lane == "peer":
@@ -126,6 +128,9 @@ class RunnerProcess:
         self.hanging = False
         self.disturbed = False
         """It, or its agent, was stopped, so that others could not count on it."""
+        self.run: messages.Run | None = None
+        self.replaying = False
+        """It computes steps again, to see which states are right."""
         self._said = self._heard = 0.0
         self.channel = Channel(self)
         self.pid = 1
@@ -155,6 +160,9 @@ class RunnerProcess:
     def _died(self) -> None:
         world = self.world
         world.note(f"{self.name} {self.how}")
+        flips = world.flips_of(self.job)
+        if flips is not None:
+            flips.died(self)
         # Its last words come before its death.
         world.hub.at(max(self._said, world.hub.now) + 0.002, self._reap)
 
@@ -177,6 +185,9 @@ class RunnerProcess:
         hub = self.world.hub
         if isinstance(message, messages.Run):
             self.world.judge.started(self, message)
+        flips = self.world.flips_of(self.job)
+        if isinstance(message, messages.Commit) and flips is not None:
+            flips.told_to_commit()
         self._heard = max(self._heard + 1e-6, hub.now + self.world.rng.uniform(0.0002, 0.005))
         hub.at(self._heard, self._deliver, messages.encode(message))
 
@@ -226,7 +237,7 @@ class SimWorker:
     def _main(self) -> None:
         options = worker.WorkerOptions(
             name=self.name,
-            device="sim",
+            device="cpu",
             folder=Path("/nonexistent"),
             ttl=self.world.worker_ttl,
             grace=20.0,

@@ -65,7 +65,10 @@ class Judge:
         """A replica holds this state now."""
         self.world.note(f"holds {step}", job=job.name)
         expected = job.expected[step] if step < len(job.expected) else None
-        self.check(value == expected, f"{who} holds a state of step {step} that an undisturbed run does not have")
+        self.check(
+            value == expected or (job.flips is not None and job.flips.all),  # then, what is committed is looked at
+            f"{who} holds a state of step {step} that an undisturbed run does not have",
+        )
         self.held[who] = step
         self.reached[job.name] = max(self.reached.get(job.name, 0), step)
 
@@ -75,6 +78,11 @@ class Judge:
         common = run.step, run.members, run.lane, run.held, run.addresses
         known = self._starts.setdefault((name, run.generation), common)
         self.check(known == common, f"members of generation {run.generation} of {name} begin apart: {known}, {common}")
+        flips = world.flips_of(name)
+        if flips is not None:
+            flips.started(run)
+            if flips.upset:
+                return
         again = self.again[name, run.generation] = max(0, self.reached.get(name, 0) - run.step)
         if not world.losses or again < 2:
             return
@@ -98,14 +106,27 @@ class Judge:
                 f"step {step} of {runner.job} was made in generation {first} and again in {generation}, "
                 "although nobody was lost",
             )
+        flips = self.world.flips_of(runner.job)
+        if isinstance(message, messages.Computing) and flips is not None:
+            flips.said(runner, message)
+        if isinstance(message, messages.Stepped) and flips is not None and runner.run is not None:
+            flips.stepped(runner.run, message.progress.step)
         if isinstance(message, messages.Failed):
             self.world.note(f"says it failed: {message.cause}", message=message.message, trace=message.traceback)
             planned = message.cause == "raised" and "UserError" in message.message
             hurt = message.cause == "died" and self.world.hurt
+            guilty = message.cause == "corrupt" and flips is not None and flips.blamed(runner)
             self.check(
-                planned or hurt or message.cause == "preempted",
+                planned or hurt or guilty or message.cause == "preempted",
                 f"{runner.name} failed for no reason of the story's: {message.cause}: {message.message}",
             )
+
+    def settled(self, wrong: tuple[int, ...]) -> None:
+        """Replicas differed, and the runner at work knows who is right."""
+        runner = next((r for r in self.world.runners if r.process is self.world.hub.process), None)
+        flips = self.world.flips_of(runner.job) if runner is not None else None
+        if runner is not None and flips is not None:
+            flips.settled(runner, wrong)
 
     # ---- the object store
 
@@ -142,7 +163,8 @@ class Judge:
             if "model/parameters/w" in found:
                 value = int(found["model/parameters/w"])
         expected = job.expected[manifest.step]
-        self.check(value == expected, f"a wrong state was committed for step {manifest.step} of {job.name}")
+        excused = job.flips is not None and job.flips.excused
+        self.check(excused or value == expected, f"a wrong state was committed for step {manifest.step} of {job.name}")
 
     # ---- the key-value store
 
@@ -179,6 +201,10 @@ class Judge:
         self.world.note(f"generation {plan.generation}: {who or 'nobody'} ({plan.cause})", job=job.name)
         self.check(plan.generation == old + 1, f"generation {old} of {job.name} was followed by {plan.generation}")
         self._leads(before, author, f"generation {plan.generation} of {job.name}")
+        status = before.get(keys.status(job.name))
+        kept = records.decode(status.value, records.Status).quarantined if status is not None else {}
+        wrong = [m.worker for m in plan.members if any(f"(worker {m.worker.rsplit('-', 1)[0]})" in d for d in kept)]
+        self.check(not wrong, f"generation {plan.generation} of {job.name} has members in quarantine: {wrong}")
         self.world.on_plan()
         ests = [est for m in plan.members for est in range(m.first, m.last)]
         self.check(not ests or ests == list(range(job.spec.ests)), f"a plan of {job.name} leaves ESTs out")
@@ -331,7 +357,9 @@ class Judge:
                 status.attempts.get("died", 0) <= ends,
                 f"{ends} workers and runners were killed or stopped, and counted were {status.attempts}",
             )
-        if self.world.losses and all(again < 2 for (name, _), again in self.again.items() if name == job.name):
+        upset = job.flips is not None and job.flips.upset
+        again = [steps for (name, _), steps in self.again.items() if name == job.name]
+        if self.world.losses and not upset and all(steps < 2 for steps in again):
             told = [recovery.steps_recomputed for recovery in status.recoveries]
             self.check(max(told, default=0) < 2, f"no step but the broken ones was made again, and told is {told}")
         if job.poison is not None:

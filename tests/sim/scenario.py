@@ -7,18 +7,24 @@
 
 from __future__ import annotations
 
+import random
 import tempfile
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from . import actors, misfortunes
 from .faults import Faults, mixture
+from .flips import Flips
 from .world import SimJob, World, small_spec
 
 if TYPE_CHECKING:
     from collections import Counter
+
+    from .actors import SimWorker
 
 PATIENCE_SECONDS = 240.0
 NOTICED_SECONDS = 5.0
@@ -89,7 +95,19 @@ def set_up(world: World) -> str:
         world.add_coordinator()
     for _ in range(rng.randint(2 if kind == "loss" else 1, 4)):
         world.add_worker()
+    flips_befall(world, kind)
     return kind
+
+
+def flips_befall(world: World, kind: str) -> None:
+    """Bits flip in many of the seeds that let a job come to its end."""
+    rng = random.Random(f"flips {world.seed}")
+    if kind not in ("plain", "zombie", "loss") or rng.random() < 0.5:
+        return
+    job = world.jobs["job0"]
+    changes = {"check_every": rng.choice([0, 1, 2, 3, 5, 10]), "audit_every": rng.choice([0, 2, 3, 5])}
+    job.spec = msgspec.structs.replace(job.spec, **changes)
+    job.flips = Flips(world, job, rng)
 
 
 def befall(world: World, job: SimJob, kind: str) -> None:
@@ -153,6 +171,7 @@ def faulty_phase(world: World, kind: str) -> None:
 def calm(world: World) -> None:
     """Nothing happens any more, and everybody who can serve does before long: also who was falsely accused."""
     world.note("=== calm")
+    world.quiet = True
     world.at_lane, world.meeting_fails = lambda lane, what: None, 0.0
     for machine in [*world.workers, *world.runners]:
         machine.process.strike = None
@@ -170,14 +189,19 @@ def calm(world: World) -> None:
 
 def all_serve(world: World, job: SimJob) -> bool:
     """Whether as many workers as can be are members."""
-    members, living = len(world.view(job).members), len([w for w in world.living() if not w.left])
+    members, living = len(world.view(job).members), len(able(world))
     return members == min(living, job.spec.ests, job.spec.max_workers or living)
 
 
 def idlers(world: World, job: SimJob) -> set[str]:
     """Workers that could be members."""
     members = {member.worker for member in world.view(job).members}
-    return {w.process.name for w in world.living() if not w.left and w.process.name not in members}
+    return {w.process.name for w in able(world) if w.process.name not in members}
+
+
+def able(world: World) -> list[SimWorker]:
+    """Workers that can go on."""
+    return [w for w in world.living() if not w.left and not world.quarantined(w)]
 
 
 def upset(world: World) -> None:
@@ -190,6 +214,7 @@ def upset(world: World) -> None:
 def peace(world: World) -> None:
     """All faults end, and everything must come to its end."""
     world.note("=== peace")
+    world.quiet = True
     world.on_plan, world.at_lane, world.meeting_fails = lambda: None, lambda lane, what: None, 0.0
     world.faulty, world.faults = False, Faults()
     world.step_seconds = 0.05  # what is left of the training teaches little
@@ -201,8 +226,7 @@ def peace(world: World) -> None:
         world.hub.at(world.hub.now, machine.process.go_on)
     for job in world.jobs.values():
         misfortunes.resume_job(world, job)
-    while len([w for w in world.living() if not w.left]) < 2:
-        world.add_worker()
+    replenish(world)
     if not world.leading():
         world.add_coordinator()
     world.run(PATIENCE_SECONDS, world.all_over)
@@ -221,8 +245,17 @@ def peace(world: World) -> None:
         world.judge.check_attempts(job, view)
 
 
+def replenish(world: World) -> None:
+    """Two machines at least; flipped bits may still take some away."""
+    while len(able(world)) < 2:
+        world.add_worker()
+    if any(job.flips is not None for job in world.jobs.values()):
+        world.hub.at(world.hub.now + 5.0, lambda: None if world.departing else replenish(world))
+
+
 def departure(world: World) -> None:
     """Everybody is told to go."""
+    world.departing = True
     told = world.living()
     for worker in told:
         worker.leave()

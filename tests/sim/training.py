@@ -67,20 +67,33 @@ class Replica:
         ests: of the job.
         work: `(step)` is the user's code at work: it takes time, may raise, hang or kill.
         stepped: `(step, value)` tells the judge which state is held now.
+        flips: `(kind, step, watch)` says whether a bit of this kind flips now.
     """
 
-    def __init__(self, ests: int, work: Callable[[int], None], stepped: Callable[[int, int], None]) -> None:
+    def __init__(
+        self,
+        ests: int,
+        work: Callable[[int], None],
+        stepped: Callable[[int, int], None],
+        flips: Callable[[str, int, int | None], bool] = lambda *_: False,
+    ) -> None:
         self.step = 0
-        self._ests, self._work, self._stepped = ests, work, stepped
+        self._ests, self._work, self._stepped, self._flips = ests, work, stepped, flips
         self._value = torch.zeros(1, dtype=torch.int64)
         self._contexts = torch.zeros(ests, dtype=torch.int64)
         self._moment = torch.zeros(2, dtype=torch.int64)
 
     def compute(self, ests: range, watch: int | None = None) -> Part:
+        for kind, tensor in (("state", self._value), ("moment", self._moment), ("context", self._contexts)):
+            if self._flips(kind, self.step, watch):
+                tensor[-1] ^= 1 << 40
         value, contexts = int(self._value), self._contexts.tolist()
         self._work(self.step)
-        watched = b"" if watch is None else self.gradient_sums(watch)
-        return Part(tuple((est, mix(value, self.step, est, contexts[est])) for est in ests), watched)
+        values = {est: mix(value, self.step, est, contexts[est]) for est in ests}
+        if watch is not None and self._flips("partial", self.step, watch):
+            values[watch] ^= 1
+        watched = b"" if watch is None else values[watch].to_bytes(8)
+        return Part(tuple(values.items()), watched, mix(values).to_bytes(8))
 
     def gradient_sums(self, est: int) -> bytes:
         return mix(int(self._value), self.step, est, self._contexts.tolist()[est]).to_bytes(8)
@@ -99,6 +112,8 @@ class Replica:
     def apply(self, contributions: list[Part]) -> Report:
         pairs = [pair for contribution in contributions for pair in contribution.values]
         values = [value for _, value in pairs]
+        if self._flips("average", self.step, None):
+            values[0] ^= 1
         value = mix(int(self._value), self.step, values)
         self._value.fill_(value)
         if len(values) == self._ests:

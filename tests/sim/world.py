@@ -27,6 +27,7 @@ from .training import expected_values
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from .flips import Flips
     from .hub import Process
 
 DIGEST = "0" * 64
@@ -41,6 +42,7 @@ class SimJob:
         poison: the step that kills its runner, or its whole machine, each time it is computed; -1: its preparation.
         raises, hangs: step -> how many more times the user's code raises or hangs there.
         raised, killed: how often it has, and how often the poisoned step has killed.
+        flips: bits that flip in its replicas.
     """
 
     spec: JobSpec
@@ -52,6 +54,7 @@ class SimJob:
     poisons_machine: bool = False
     raised: int = 0
     killed: int = 0
+    flips: Flips | None = None
 
     @property
     def name(self) -> str:
@@ -70,12 +73,16 @@ class World:
     """
 
     def __init__(self, seed: int) -> None:
-        self.rng = random.Random(seed)
+        self.seed, self.rng = seed, random.Random(seed)
         self.hub = Hub(self._crashed)
         self.story: list[tuple[float, str, str, dict[str, Any]]] = []
         self.injected: Counter[str] = Counter()
         self.faults = Faults()
         self.faulty = False
+        self.quiet = False
+        """Nothing happens any more but what has begun."""
+        self.departing = False
+        """All is over, and nobody comes any more."""
         self.graceful = False
         """Nobody is lost in this seed, so nothing may be computed twice."""
         self.hurt = False
@@ -149,6 +156,8 @@ class World:
         del logger, method
         name = event.pop("event")
         event.pop("worker", None)
+        if name == "replicas.settled":
+            self.judge.settled(event["wrong"])
         self.note(name, **event)
         raise structlog.DropEvent
 
@@ -263,6 +272,14 @@ class World:
     def view(self, job: SimJob) -> views.JobView:
         """What is true of a job."""
         return views.parse(self.kv.inner.range(keys.job(job.name))).jobs[job.name]
+
+    def flips_of(self, job: str) -> Flips | None:
+        return self.jobs[job].flips if job in self.jobs else None
+
+    def quarantined(self, worker: actors.SimWorker) -> bool:
+        """Whether some job keeps away from it."""
+        statuses = [status.value for job in self.jobs.values() if (status := self.view(job).status) is not None]
+        return any(f"(worker {worker.name})" in device for status in statuses for device in status.quarantined)
 
     def all_over(self) -> bool:
         return self.judge.over == len(self.jobs)

@@ -134,6 +134,44 @@ def test_leaving_ends_the_runner_in_the_middle_of_its_step_when_the_grace_is_ove
     assert Exit() in desk.act()
 
 
+def step_of(desk: Desk, seconds: float) -> None:
+    """The last step took so long, most of it waiting for the others, and the next one begins."""
+    desk.tell(messages.Stepped(progress=records.Progress(step=1, generation=1, step_seconds=seconds)))
+    desk.tell(messages.Computing())
+    desk.tell(messages.Waiting())
+
+
+def test_fault_43_a_step_that_is_longer_than_the_notice_is_dropped_at_once(desk: Desk) -> None:
+    desk.running("b")
+    step_of(desk, GRACE + 5)
+    desk.agent.on_leave(desk.now)
+    actions = desk.act()
+    assert sent(actions) == [messages.Leave()]
+    assert actions[-1] == Signal("kill")
+    assert desk.act(0.1) == [], "once"
+    desk.agent.on_exit("ended by SIGKILL")
+    assert desk.wrote(desk.act()) == ["report"]
+    assert desk.mine() == {}
+
+
+def test_a_long_step_that_ends_within_the_notice_is_finished(desk: Desk) -> None:
+    desk.running("b")
+    step_of(desk, GRACE + 5)
+    desk.now += 6
+    desk.agent.on_leave(desk.now)
+    assert sent(desk.act()) == [messages.Leave()]
+    assert desk.act(GRACE) == []
+    assert desk.act(0.1) == [Signal("kill")]
+
+
+def test_a_long_step_is_not_dropped_at_once_while_nobody_else_holds_the_state_before_it(desk: Desk) -> None:
+    desk.running()
+    step_of(desk, GRACE + 5)
+    desk.agent.on_leave(desk.now)
+    assert sent(desk.act()) == [messages.Leave()]
+    assert desk.act(GRACE) == []
+
+
 def test_leaving_does_not_wait_for_a_store_that_is_gone(desk: Desk) -> None:
     desk.running("b")
     desk.agent.on_leave(desk.now)
@@ -148,7 +186,11 @@ def test_preparing_workers_leave_at_once(desk: Desk) -> None:
     desk.assign("job")
     desk.act()
     desk.agent.on_leave(desk.now)
-    assert sent(desk.act()) == [messages.Stop()]
+    actions = desk.act()
+    assert sent(actions) == [messages.Stop()]
+    assert actions[-1] == Signal("kill"), "it hears nothing while it imports and builds, and holds nothing yet"
+    desk.agent.on_exit("ended by SIGKILL")
+    assert desk.wrote(desk.act()) == ["farewell"]
 
 
 # ---- pausing
@@ -315,8 +357,9 @@ def test_what_the_runner_said_last_is_reported_with_its_claim_let_go(desk: Desk,
     entry = desk.look().reports["me"]
     assert entry.kv.lease == desk.lease
     assert entry.value == records.Report(
-        worker="me", generation=1, cause=cause, step=5, message="it broke", traceback="line 3"
-    )
+        worker="me", generation=1, cause=cause, step=5, message="it broke", traceback="line 3",
+        device="here cpu (worker me)",
+    )  # fmt: skip
     assert desk.mine() == {}
     refused = {SPEC: "it broke"} if cause == "memory" else {}
     assert desk.view().workers["me"].value.refusals == refused

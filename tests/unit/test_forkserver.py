@@ -54,6 +54,21 @@ def main():
         sys.exit(int(sys.argv[2]))
     elif what == "raise":
         raise ValueError("it went wrong")
+    elif what == "last":
+        import atexit, builtins, io, threading
+        class Whole:
+            def __del__(self):
+                os.write(1, b"taken apart\\n")
+        builtins.whole = Whole()
+        builtins.file = open(sys.argv[2], "w")
+        builtins.file.write("left open")
+        atexit.register(lambda: os.write(1, b"at exit\\n"))
+        atexit.register(lambda: 1 / 0)
+        go = threading.Event()
+        threading.Thread(target=lambda: go.wait() and os.write(1, b"a thread\\n")).start()
+        atexit.register(lambda: os.write(1, b"after threads\\n"))
+        threading.Timer(0.2, go.set).start()
+        sys.exit("in the end")
     elif what == "write":
         os.write(3, b"beside")
     elif what == "leave":  # a child of its own that would stay
@@ -154,6 +169,18 @@ def test_how_a_child_ends_is_told_as_of_a_process_of_ones_own(fork_server: ForkS
     with outputs(2) as files, closing(fork_server.child(PROBE, ["wait"], *(file.fileno() for file in files))) as child:
         child.signal(signal.SIGTERM, group=False)  # maybe before it has started
         assert child.wait(SECONDS) == -signal.SIGTERM
+
+
+def test_a_child_ends_with_all_that_it_has_asked_for_but_is_not_taken_apart(
+    fork_server: ForkServer, tmp_path: Path
+) -> None:
+    """With torch loaded that takes seconds, in which the device's memory is not free and nobody gains anything."""
+    status, (out, err, _) = ran(fork_server, "last", str(tmp_path / "file"))
+    assert status == 1
+    assert out.splitlines() == [b"a thread", b"after threads", b"at exit"]
+    assert err.startswith(b"in the end\n")
+    assert b"ZeroDivisionError" in err
+    assert (tmp_path / "file").read_text() == "left open"
 
 
 def test_a_child_may_have_one_descriptor_more(fork_server: ForkServer) -> None:

@@ -58,6 +58,12 @@ class Replica:
     def sums(self) -> bytes:
         return self.step.to_bytes(8)
 
+    def state(self) -> int:
+        return self.step
+
+    def load_state(self, state: int) -> None:
+        self.step = state
+
     def evaluate(self) -> dict[str, float]:
         self.evaluated.append(self.step)
         return {"accuracy": self.step / 100}
@@ -71,7 +77,11 @@ class Commits:
     settled_at: int = -1
     begun: list[tuple[dict[str, float], bool, tuple[int, int]]] = field(default_factory=list)
     recorded: list[int] = field(default_factory=list)
+    history: dict[int, bytes] = field(default_factory=dict)
     on_begin: Any = None
+
+    def adopt(self, history: dict[int, bytes]) -> None:
+        self.history = history
 
     def record(self, report: Report) -> None:
         self.recorded.append(report.step)
@@ -100,19 +110,45 @@ class FaultyStore(MemoryStore):
         super().put(key, data, durable=durable)
 
 
+class SlowLane(StoreLane[Part]):
+    """Meets and hands states over as peers do, and takes three calls for each."""
+
+    def __init__(self, handed: dict[int, Any], slot: int, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._handed, self._slot, self.calls = handed, slot, {"meet": 0, "give": 0, "take": 0}
+
+    def _slowly(self, what: str) -> bool:
+        self.calls[what] += 1
+        return self.calls[what] > 3
+
+    def meet(self) -> bool:
+        return self._slowly("meet")
+
+    def give(self, slots: Any, parcel: Any) -> bool:
+        self._handed.update(dict.fromkeys(slots, parcel))
+        return self._slowly("give")
+
+    def take(self, slot: int) -> Any:
+        return self._handed.get(self._slot) if self._slowly("take") else None
+
+
 class Member:
     """One member and its coroutine. `go` runs it until it waits, `idle` is its last word."""
 
     def __init__(self, crowd: Crowd, slot: int, members: int, step: int, total: int, **settings: Any) -> None:
+        held = settings.pop("held", ())
         run = messages.Run(
             generation=1, members=ranges.even(4, [f"w{i}" for i in range(members)]), slot=slot, step=step,
-            base=messages.Base(step=step),
+            base=messages.Base(step=step), held=held, lane="peer" if held else "store",
         )  # fmt: skip
         every = settings.pop("evaluate_every", 0)
         self.crowd, self.said = crowd, []
         self.session = Session(run, total, **{"commit_every": 1000, **settings})
-        self.replica, self.commits = Replica(step, 4), Commits()
+        self.replica, self.commits = Replica(held[slot] if held else step, 4), Commits()
         lane: Any = LocalLane() if members == 1 else StoreLane(crowd.store, "job", run, Part.from_bytes)
+        if held:
+            lane = SlowLane(crowd.handed, slot, crowd.store, "job", run, Part.from_bytes)
+        self.lane = lane
         generation = Generation(
             self.session, self.replica, lane, self.commits, self.said.append, lambda: crowd.now, 8, no_need, every
         )
@@ -144,6 +180,7 @@ class Crowd:
     def __init__(self, members: int, step: int = 0, total: int = 50, **settings: Any) -> None:
         self.now = 100.0
         self.store = FaultyStore()
+        self.handed: dict[int, Any] = {}
         self.members = [Member(self, slot, members, step, total, **settings) for slot in range(members)]
 
     def turn(self, times: int = 1) -> None:
@@ -211,6 +248,33 @@ def test_a_wish_of_one_member_stops_all_after_the_same_step(order: Any, reason: 
     assert ends[0].held <= 7, "the step under way, or the next"
     committed = [len(member.commits.begun) for member in crowd.members]
     assert committed == ([1, 1, 1] if reason == "pause" else [0, 0, 0])
+
+
+@pytest.mark.parametrize("members", [1, 3])
+def test_who_is_told_to_go_while_it_computes_a_step_leaves_after_that_very_step(members: int) -> None:
+    crowd = Crowd(members)
+    crowd.reach(4)
+    leaver = crowd.members[0]
+    for member in crowd.members:
+        member.commits.on_begin = settle
+    while (wait := leaver.go()) is None or not wait.compute:
+        crowd.turn()
+    step = leaver.replica.step
+    leaver.session.hear(messages.Leave())
+    assert crowd.until_over() == [idle(step + 1, "leave")] * members
+
+
+@pytest.mark.parametrize(("slot", "what"), [(0, "meet"), (1, "meet"), (0, "give"), (1, "take")])
+def test_who_is_told_to_go_while_members_meet_or_hand_over_the_state_does_one_step_with_them(
+    slot: int, what: str
+) -> None:
+    """Without it they would be held up longer: by a break, or by another plan."""
+    crowd = Crowd(3, step=7, held=(7, 0, 7))
+    leaver = crowd.members[slot]
+    leaver.until(lambda: leaver.lane.calls[what] == 2)
+    assert not any(isinstance(message, messages.Computing) for message in leaver.said)
+    leaver.session.hear(messages.Leave())
+    assert crowd.until_over() == [idle(8, "leave")] * 3
 
 
 def test_when_the_only_member_leaves_it_commits_first() -> None:

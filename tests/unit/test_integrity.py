@@ -12,11 +12,11 @@ NOBODY: tuple[int, ...] = ()
 
 
 def verdict(before: str, after: str, blamed: dict[int, tuple[int, ...]] | None = None) -> tuple[str, tuple[int, ...]]:
-    """`before` and `after` as a letter per slot, - for no opinion."""
-    states = {"x": X, "y": Y, "z": Z, "-": {}}
-    found = judge(
-        [states[s] for s in before], [states[s] for s in after], [(blamed or {}).get(i, ()) for i in range(len(after))]
-    )
+    """`before` and `after` as a letter per slot, a capital one for a state that was given by another."""
+    states = {"x": X, "y": Y, "z": Z}
+    given = [slot for slot, letter in enumerate(before) if letter.isupper()]
+    voices = [(blamed or {}).get(i, ()) for i in range(len(after))]
+    found = judge([states[s] for s in before.lower()], [states[s] for s in after], voices, given)
     return ("?" if found.right is None else found.right["w"]), found.wrong
 
 
@@ -35,8 +35,10 @@ def verdict(before: str, after: str, blamed: dict[int, tuple[int, ...]] | None =
         ("xyx", "zzy", "z", (2,)),  # another one's recomputation
         ("xxyy", "xxyy", "?", NOBODY),
         ("xxyy", "xxxx", "x", (2, 3)),
-        ("x-y", "xxx", "x", (2,)),  # it was given its state: its opinion is another's
-        ("xy-", "zzz", "z", NOBODY),
+        ("xYy", "xxx", "x", (2,)),  # it was given its state: its giver is to blame
+        ("xyY", "zzz", "z", NOBODY),
+        ("yX", "xx", "x", NOBODY),  # what is right may be new to all who answer for what they held
+        ("xY", "xx", "x", NOBODY),
     ],
 )
 def test_verdicts(before: str, after: str, right: str, wrong: tuple[int, ...]) -> None:
@@ -54,7 +56,7 @@ def test_the_first_wrong_loss_tells_whose_partials_were_wrong() -> None:
 def test_a_verdict_names_the_tensors() -> None:
     assert judge([X, Y], [X, X], [(), ()]).differing == ("w",)
     assert judge([X, Y], [X, Y], [(), ()]).differing == ("w",)
-    assert differing([X, {}, {"w": "x"}]) == ("v",), "one that is missing differs; who has no opinion does not"
+    assert differing([X, {"w": "x"}]) == ("v",), "one that is missing differs"
     assert evidence(7, "states differ", ("w",), X, Y) == "step 7: states differ; w: x here, y is right"
 
 

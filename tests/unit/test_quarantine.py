@@ -43,6 +43,10 @@ def test_the_job_goes_on_without_it_and_remembers_the_evidence(story: Story) -> 
     assert status_of(story).streak == {}, "the job is not to blame"
     assert [member.worker for member in story.look().members] == ["b"]
     assert assigned(story) == {"b": "job"}
+    story.claims(7)
+    story.decide(SOON)
+    assert status_of(story).state == "running"
+    assert status_of(story).reason == "a is in quarantine: step 7: w differs", "while its worker is there, and idle"
 
 
 def test_the_same_device_is_kept_away_under_another_name_too_and_people_are_told_why(story: Story) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 import toys
 from easyscale.coordinator import ranges
-from easyscale.errors import DivergenceError, WrongReplicaError
+from easyscale.errors import DivergenceError, UnavailableError, WrongReplicaError
 from easyscale.pipeline import determinism, messages
 from easyscale.pipeline.contribution import Contribution
 from easyscale.pipeline.generation import Generation
@@ -56,6 +56,7 @@ class Member:
         )  # fmt: skip
         self.engine, self.commits, self.spoil, self.restored = toys.engine(toys.cnn, SPEC), Commits(), spoil, 0
         self.said: list[messages.FromRunner] = []
+        self.away = 0
         lane = StoreLane(store, "job", run, Contribution.from_bytes)
         session = Session(run, TOTAL, commit_every=1000, check_every=CHECK, audit_every=audit_every)
         self.generation = Generation(
@@ -64,7 +65,11 @@ class Member:
         self.steps = self.generation.run()
         self.end: Any = None
 
-    def restore(self, base: messages.Base) -> None:
+    def restore(self, base: messages.Base, doubted: int) -> None:
+        assert doubted == self.engine.step
+        if self.away:
+            self.away -= 1
+            raise UnavailableError("the store is away")
         assert base == messages.Base()
         self.restored += 1
         self.engine.load_state(toys.engine(toys.cnn, SPEC).state())
@@ -351,6 +356,43 @@ def test_a_gradient_from_a_wrong_state_is_no_matter_for_the_audit() -> None:
     assert isinstance(crowd[1].end, WrongReplicaError)
     assert "step 7: the states of 2 workers differ" in str(crowd[1].end)
     assert toys.digest(crowd[0].engine) == undisturbed(7)
+
+
+@pytest.mark.parametrize("seen", ["that states differ", "a commit"])
+def test_who_knows_of_a_difference_recomputes_alone_when_the_others_are_lost_before_the_verdict(seen: str) -> None:
+    store = MemoryStore()
+    crowd = [Member(store, slot, 2, once_at(6, parameter) if slot == 0 else None, 0) for slot in range(2)]
+    culprit, member = crowd
+    for _ in range(4000):
+        culprit.go()
+        member.go()
+        if messages.Computing(what="replay") in member.said and (seen == "that states differ" or member.restored):
+            break
+    assert member.restored == (seen == "a commit")
+    member.generation.session.hear(messages.Yield(generation=2, lost=(0,)))
+    while member.end is None:
+        member.go()
+    assert member.end == messages.Idle(generation=1, held=10, reason="yield")
+    assert toys.digest(member.engine) == undisturbed(10)
+    assert [member.commits.history[t] for t in range(1, 11)] == history(10)
+    assert not member.generation.holding.own, "others may hold another state: this one is not to blame"
+
+
+def test_a_store_that_is_away_while_the_commit_is_read_is_waited_for() -> None:
+    store = MemoryStore()
+    crowd = [Member(store, slot, 2, once_at(6, parameter) if slot == 0 else None, 0) for slot in range(2)]
+    crowd[1].away = 3
+    for _ in range(4000):
+        for member in crowd:
+            member.go()
+    assert isinstance(crowd[0].end, WrongReplicaError)
+    assert crowd[1].end == messages.Idle(generation=1, held=10, reason="yield")
+    assert toys.digest(crowd[1].engine) == undisturbed(10)
+
+
+def test_without_checks_the_first_step_of_a_generation_is_one() -> None:
+    run_of = messages.Run(generation=1, members=ranges.even(4, ["a", "b"]), slot=0, step=3, base=messages.Base())
+    assert [step for step in range(3, 30) if Session(run_of, TOTAL).checks(step)] == [3]
 
 
 def test_sums_that_differ_where_the_states_do_not_are_no_difference() -> None:
