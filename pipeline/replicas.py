@@ -91,7 +91,8 @@ class Replicas:
         """What `witness` has prepared, of everybody; whether the state was recomputed: see `settle`."""
         self._samples.append((self.replica.step, [control.sample for control in controls]))
         recomputed = yield from self.settle(controls)
-        yield from self.settle_audit(controls)
+        if not recomputed:  # gradients of a wrong state are others, whoever computed them
+            yield from self.settle_audit(controls)
         return recomputed
 
     def compare_now(self) -> Generator[Wait, None, None]:
