@@ -20,6 +20,7 @@ import signal
 import socket
 import sys
 import threading
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -221,6 +222,8 @@ def warm_up() -> bool:
         torch.optim.SGD([torch.nn.Parameter(torch.empty(0))], lr=1.0)
     except Exception:  # noqa: BLE001 - a child will meet it too, and has somebody to tell
         return False
+    for undoing in list(weakref.finalize._registry):  # type: ignore[attr-defined] # noqa: SLF001 - there is no other list
+        undoing.atexit = False  # torch would take back its operators one by one
     # Libraries that know of forks end their threads before one (OpenBLAS does). Are there others?
     pid = os.fork()
     if pid == 0:
@@ -275,8 +278,10 @@ def end_process(status: int) -> NoReturn:
 
 def _flush_files() -> None:
     """Files that were left open, as their own end would have done."""
-    for thing in gc.get_objects():
-        if issubclass(type(thing), io.IOBase):
+    things = gc.get_objects()
+    files = {kind for kind in set(map(type, things)) if issubclass(kind, io.IOBase)}  # few kinds, many things
+    for thing in things:
+        if type(thing) in files:
             with contextlib.suppress(OSError, ValueError):  # those that are closed or read from
                 thing.flush()
 
