@@ -189,11 +189,13 @@ class Cluster:
             "EASYSCALE_FOLDER": str(folder / "local"),
             "HOME": str(folder),  # no settings file of the machine's
             "PYTHONDONTWRITEBYTECODE": "1",
+            "JOB_STEPS": str(folder / "steps"),
             **(env or {}),
         }
         self._started: list[Process] = []
         self._logs = folder / "logs"
         self._logs.mkdir(parents=True)
+        (folder / "steps").mkdir()
         self._family = folder / "family"
         self._family.mkdir()
         self.kv = open_kv(self.kv_address)
@@ -373,10 +375,9 @@ class Cluster:
         workers = views.parse(self.kv.range(keys.WORKERS)).workers.values()
         return max((w.value.progress.step for w in workers if w.value.job == job and w.value.progress), default=0)
 
-    def step_at_hand(self, job: str) -> int:
-        """The step that several workers are exchanging partials of: at once, where `reached` is told once a second."""
-        lane = self.folder / "store" / "jobs" / job / "lane"
-        return max((int(step.name) for step in lane.glob("*/*")), default=0)
+    def step_at_hand(self) -> int:
+        """The newest step that `small.py` has begun: at once and without the key-value store, unlike `reached`."""
+        return max((int(step.name) for step in (self.folder / "steps").iterdir()), default=0)
 
     def told(self, event: str) -> list[dict[str, Any]]:
         """The log lines of this name that any process has written so far."""

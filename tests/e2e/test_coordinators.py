@@ -43,7 +43,9 @@ def test_a_coordinator_killed_at_every_stage_of_a_job_is_succeeded_and_nothing_i
     injected("SIGKILL of a worker")
     kill_the_leader()  # with a worker, before it can have counted it
     cluster.until(job, lambda now: len(now.workers) == 1)
-    assert cluster.view(job).plan.value.cause == f"{now.workers[0]}: died", "recorded with the plan that it led to"
+    gone, left = now.workers
+    known = f"{gone} died", f"{gone} lost by {left}"  # whichever the successor hears of first
+    assert cluster.view(job).plan.value.cause in known, "recorded with the plan that it led to"
     cluster.until(job, lambda now: now.committed >= 60)
     kill_the_leader()  # towards the end
     result = cluster.result(job)

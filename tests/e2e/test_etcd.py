@@ -167,15 +167,15 @@ def test_an_etcd_that_stands_still_hangs_nobody_and_steps_go_on(
         cluster.worker(name, ttl=4.0, JOB_PACE="0.015")
     job = cluster.submit(SMALL)
     cluster.until(job, lambda now: len(now.workers) == 2)
-    cluster.until_true(lambda: cluster.step_at_hand(job) >= 12)
+    cluster.until_true(lambda: cluster.step_at_hand() >= 12)
     etcd.pause(0)
     injected("SIGSTOP of etcd")
-    before = cluster.step_at_hand(job)
+    before = cluster.step_at_hand()
     shown = cluster.command("show", job)
     assert shown.code == 2
     assert "no answer" in shown.err
     assert "Traceback" not in shown.err
-    assert cluster.step_at_hand(job) > before, "steps need no etcd"
+    assert cluster.step_at_hand() > before, "steps need no etcd"
     etcd.resume(0)
     result = cluster.result(job)
     assert "done" in cluster.command("show", job).out
@@ -188,15 +188,16 @@ def test_without_any_word_from_watches_polling_notices_all(
     cluster, _ = on
     blind = sabotaged("blind-watches")
     cluster.coordinator(**blind)
-    first = cluster.worker("w0", JOB_PACE="0.015", **blind)
-    cluster.worker("w1", JOB_PACE="0.015", **blind)
+    first = cluster.worker("w0", JOB_PACE="0.025", **blind)
+    cluster.worker("w1", JOB_PACE="0.025", **blind)
     job = cluster.submit(SMALL)
     cluster.until(job, lambda now: len(now.workers) == 2)
     cluster.until_step(job, 12)
     first.kill()
     injected("SIGKILL of a worker")
     injected("watches that never wake")
-    cluster.until(job, lambda now: len(now.workers) == 1)
+    cluster.until(job, lambda now: len(now.workers) == 1)  # at once: its peer has lost it,
+    cluster.until(job, lambda now: now.attempts.get("died") == 1)  # and when its lease has ended it is counted
     shown = cluster.command("show", job)
     assert "1 died" in shown.out
     result = cluster.result(job)

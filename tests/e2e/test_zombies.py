@@ -38,13 +38,13 @@ def test_a_worker_woken_after_its_lease_ran_out_is_refused_and_says_so(
     zombie = now.workers[0]  # slot 0 publishes
     agent = workers[zombie.partition("-")[0]]
     (runner,) = agent.children
-    wait_for(lambda: cluster.step_at_hand(job) >= COMMIT - 10)
+    wait_for(lambda: cluster.step_at_hand() >= COMMIT - 10)
 
     agent.signal(signal.SIGSTOP)
     injected("SIGSTOP of a worker")
     wait_for(lambda: read_marker(cluster.store, job, COMMIT))  # written: now the runner wants it published,
-    written = cluster.step_at_hand(job)
-    wait_for(lambda: cluster.step_at_hand(job) >= written + 2)  # and has said so
+    written = cluster.step_at_hand()
+    wait_for(lambda: cluster.step_at_hand() >= written + 2)  # and has said so
     runner.send_signal(signal.SIGSTOP)
     lost = cluster.until(job, lambda now: len(now.workers) == 1)
     assert zombie not in lost.workers
@@ -73,7 +73,7 @@ def test_of_two_groups_that_both_believe_to_be_the_job_one_publishes(
     agents = [cluster.worker(name, JOB_PACE="0.02") for name in ("w0", "w1")]
     job = cluster.submit(JOBS / "small.py")
     cluster.until(job, lambda now: len(now.workers) == 2)
-    wait_for(lambda: cluster.step_at_hand(job) >= 15)
+    wait_for(lambda: cluster.step_at_hand() >= 15)
     asleep = [process for agent in agents for process in (*agent.children, agent)]
     for process in asleep:
         (process.signal if process in agents else process.send_signal)(signal.SIGSTOP)

@@ -6,7 +6,7 @@ last batch. Each EST also keeps the ids of the samples it has seen, so that they
 How fast it goes and what goes wrong in it come from the environment of the runner, so that the code and the bits are
 those of the undisturbed run: `JOB_PACE` seconds per EST and step; `JOB_FAULT=<fault>:<step>[,<step>...]`, see
 `misbehave`; with `JOB_ONCE=<file>` the fault happens to the first who can make that file, and never again; if there are
-several steps, each has a file of its own.
+several steps, each has a file of its own. `JOB_STEPS=<folder>` is told of each step that begins, by a file of its name.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ PACE = float(os.environ.get("JOB_PACE", "0"))
 FAULT, _, _STEPS = os.environ.get("JOB_FAULT", "none:-1").partition(":")
 FAULT_STEPS = [int(step) for step in _STEPS.split(",")]
 ONCE = os.environ.get("JOB_ONCE")
+STEPS_BEGUN = os.environ.get("JOB_STEPS")
 BUILDING = -2
 """As a step: while the training is built."""
 
@@ -111,6 +112,8 @@ def build() -> es.Training:
 
     def step(model: nn.Module, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
         images, labels, ids = batch
+        if STEPS_BEGUN is not None:
+            (Path(STEPS_BEGUN) / str(scheduler.last_epoch)).touch()
         if scheduler.last_epoch in FAULT_STEPS:
             misbehave(scheduler.last_epoch)
         time.sleep(PACE)
