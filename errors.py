@@ -136,10 +136,6 @@ class NonFiniteError(EasyScaleError):
     """A NaN or an infinity in a loss, a gradient or a state, which the job's policy does not allow to pass over."""
 
 
-class FencedError(EasyScaleError):
-    """A write by somebody whose claim or generation is over was refused."""
-
-
 class ProcessDiedError(EasyScaleError):
     """A helper process (a loader) was killed or crashed: the attempt has ended, the job has not."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from contextlib import suppress
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -82,20 +83,20 @@ def own_host(kv: str) -> str:
 
 
 def require_own(host: str) -> None:
-    """Refuse an address that this machine does not have.
+    """Refuse an address that this machine does not have, or that stands for all it has.
 
     Raises:
-        UserError: nothing can listen there.
+        UserError: nothing can listen there, or nobody elsewhere would get here by it.
     """
+    hint = "name one of its network interfaces, by name or number, as other workers reach it"
     try:
         family, kind, _, _, place = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as probe:
             probe.bind(place)
     except (OSError, UnicodeError) as error:
-        raise UserError(
-            f"--address {shown(host)} is no address of this machine: {error}",
-            "name one of its network interfaces, by name or number, as other workers reach it",
-        ) from error
+        raise UserError(f"--address {shown(host)} is no address of this machine: {error}", hint) from error
+    if ip_address(str(place[0]).partition("%")[0]).is_unspecified:
+        raise UserError(f"--address {shown(host)} stands for all addresses of this machine", hint)
 
 
 def _path_of(address: str) -> Path:

@@ -14,10 +14,10 @@ import msgspec
 import structlog
 
 from ..coordinator import keys, records
-from ..coordinator.kv import Delete, Put, absent, unchanged
+from ..coordinator.kv import Delete, Put, absent
 from ..coordinator.quarantine import device_of
 from ..coordinator.transactions import Txn
-from . import messages
+from . import joining, messages
 from .actions import Action, Exit, Send, Start, Write
 from .publishing import base_of, publish, report_damage
 from .runner_state import RunnerState, Yielded
@@ -212,6 +212,9 @@ class Agent:
         claim = job.claims.get(slot) if slot is not None else None
         if claim is not None and claim.value.worker == self.id:
             self._claimed[job.name] = job.generation
+            if runner.asked < job.generation:  # a former runner's: this one does not hold what it says
+                claim = None
+                yield from self._release(job)
         else:
             claim = None
         changed = job.spec is not None and job.spec.value.spec != runner.spec
@@ -276,83 +279,41 @@ class Agent:
             if not unsaved or now - runner.stopped_at >= KEEP_SECONDS:
                 yield from runner.stop(now)
             return
-        refusal = self._unlike(runner, job)
+        assert runner.ready is not None
+        refusal = joining.unlike(runner.ready, job.probe.value) if job.probe else None
         if refusal is not None:
             self._refuse(runner, refusal)
             yield from runner.stop(now)
         elif job.probe is None:
-            yield self._record_probe(runner, job)
+            yield Write(joining.first_probe(job.name, self.id, runner.ready))
         elif slot is not None and job.desired == "running":
             if claimed:
                 yield from self._start(runner, job, slot)
             else:
                 yield from self._claim(runner, job, slot)
 
-    def _unlike(self, runner: RunnerState, job: JobView) -> str | None:
-        """Why this device may not take part, or None: it must reproduce what the first worker computed."""
-        if job.probe is None or runner.ready is None:
-            return None
-        probe, ready = job.probe.value, runner.ready
-        if probe.determinism != ready.determinism:
-            differ = [
-                f"{name}: {ready.description.get(name)!r} here, {probe.description.get(name)!r} there"
-                for name in sorted(probe.description.keys() | ready.description.keys())
-                if probe.description.get(name) != ready.description.get(name)
-            ]
-            return f"another determinism class than {probe.worker} ({'; '.join(differ)})"
-        if probe.digest != ready.probe:
-            return f"computes other bits than {probe.worker} for the initial state and first gradient"
-        return None
-
-    def _record_probe(self, runner: RunnerState, job: JobView) -> Action:
-        assert runner.ready is not None
-        ready = runner.ready
-        probe = records.Probe(
-            determinism=ready.determinism, digest=ready.probe, description=ready.description, worker=self.id
-        )
-        key = keys.probe(job.name)
-        return Write(Txn("probe", (absent(key),), (Put(key, records.encode(probe)),)))
-
     def _claim(self, runner: RunnerState, job: JobView, slot: int) -> Iterator[Action]:
         """Claim my slot of the current generation, letting go of older ones."""
-        assert job.plan is not None
         if not self._may_claim(job, slot) or not self.lease:
             return
-        key = keys.claim(job.name, job.generation, slot)
-        ready = runner.ready
-        claim = records.Claim(
-            worker=self.id, held=runner.held, address=ready.address if ready else "", gpu=ready.gpu if ready else ""
-        )
-        operations: list[Put | Delete] = [Put(key, records.encode(claim), self.lease)]
-        operations += [Delete(entry.kv.key) for entry in self._my_claims(job)]
         assert self._claimed.get(job.name, 0) < job.generation, "one claim per generation and agent"
-        yield Write(Txn("claim", (unchanged(job.plan.kv), absent(key)), tuple(operations)))
+        assert runner.ready is not None
+        older = tuple(Delete(entry.kv.key) for entry in self._my_claims(job))
+        runner.asked = job.generation
+        yield Write(joining.claim(job, slot, self.id, runner.held, runner.ready, self.lease, older))
 
     def _start(self, runner: RunnerState, job: JobView, slot: int) -> Iterator[Action]:
         """Everybody has claimed: begin where the newest state is, or bring it to those who need it."""
         step = job.start_step()
-        assert job.plan is not None
         if step is None or runner.committing or runner.started >= job.generation:
             return  # a generation is run once: whoever stopped in it waits for the next
-        base = base_of(job)
-        claims = [job.claims[slot].value for slot in range(len(job.members))]
-        held, lane = tuple(claim.held for claim in claims), job.plan.value.lane
-        if step > base.step and min(held) < step and lane == "store":
-            if held.index(step) == slot:
+        run = joining.run(job, slot, step, base_of(job))
+        if step > run.base.step and min(run.held) < step and run.lane == "store":
+            if run.held.index(step) == slot:
                 runner.committing = True
-                yield Send(messages.Commit(base=base))
+                yield Send(messages.Commit(base=run.base))
             return
-        runner.run = messages.Run(
-            generation=job.generation,
-            members=job.members,
-            slot=slot,
-            step=step,
-            base=base,
-            held=held,
-            lane=lane,
-            addresses=tuple(claim.address for claim in claims),
-            gpus=tuple(claim.gpu for claim in claims),
-        )
+        runner.run = run
         runner.phase, runner.told, runner.started = "running", None, job.generation
         runner.pausing = runner.leaving = False
         runner.broken = None

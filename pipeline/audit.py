@@ -52,7 +52,7 @@ class Stop(NamedTuple):
     Args:
         base: its step and manifest. state_digest: empty for the initial state.
         spec, code: digests of what led here. history: digest of the record since the stop before.
-        determinism: the class that computed it.
+        determinism: the class that computed it. parent: digest of the manifest before, None for the initial state.
     """
 
     base: Base
@@ -61,6 +61,7 @@ class Stop(NamedTuple):
     code: str = ""
     history: str | None = None
     determinism: dict[str, str] = {}  # noqa: RUF012 - never written to
+    parent: str | None = None
 
     @property
     def step(self) -> int:
@@ -75,6 +76,19 @@ def markers(store: ObjectStore, job: str) -> list[int]:
     """Steps that have a marker, in order. A listing may lag: then the newest are missing."""
     prefix = f"jobs/{job}/commits/"
     return sorted(int(name) for name in (key.removeprefix(prefix) for key in store.list(prefix)) if name.isdigit())
+
+
+def recorded(store: ObjectStore, history: str) -> dict[int, str]:
+    """What the blob of a history says of each step, as it was written: a line of JSON.
+
+    Raises:
+        CorruptError: it is damaged, or no history. NotFoundError: it is missing.
+    """
+    try:
+        lines = get_blob(store, history).decode().splitlines()
+        return {msgspec.json.decode(line)["step"]: line for line in lines}
+    except (msgspec.DecodeError, ValueError, LookupError, TypeError) as error:
+        raise CorruptError(f"{store.address}: {blob_key(history)} is no record of steps: {error}") from error
 
 
 def nearest(store: ObjectStore, job: str, head: Base, last: int) -> Base:
@@ -117,7 +131,15 @@ def examine(
             break
         base = Base(step=manifest.step, manifest=digest)
         stops.append(
-            Stop(base, manifest.state_digest, manifest.spec, manifest.code, manifest.history, manifest.determinism)
+            Stop(
+                base,
+                manifest.state_digest,
+                manifest.spec,
+                manifest.code,
+                manifest.history,
+                manifest.determinism,
+                manifest.parent,
+            )
         )
         findings += _check(store, manifest, digest, seen)
         looked(manifest.step)
@@ -149,7 +171,7 @@ def _check(store: ObjectStore, manifest: Manifest, digest: str, seen: set[str]) 
         if blob is not None and blob not in seen:
             seen.add(blob)
             try:
-                get_blob(store, blob)
+                recorded(store, blob) if what == "history" else get_blob(store, blob)
             except (CorruptError, NotFoundError) as error:
                 findings.append(_finding(what, step, blob_key(blob), error))
     fresh = [i for i, pack in enumerate(manifest.packs) if pack.digest not in seen]

@@ -31,6 +31,7 @@ class Channel:
 
     def __init__(self, fd: int) -> None:
         self._socket = socket.socket(fileno=fd)
+        self._identity = self._looks()
         self._lock = threading.Lock()
         self.inbox: queue.SimpleQueue[messages.ToRunner] = queue.SimpleQueue()
         self.on_answer: Any = None
@@ -42,13 +43,22 @@ class Channel:
         """Send to the agent."""
         with self._lock, contextlib.suppress(BrokenPipeError, ConnectionResetError):
             try:
-                self._socket.sendall(messages.encode(message))
+                ours = self._looks() == self._identity
+                if ours:
+                    self._socket.sendall(messages.encode(message))
             except OSError as error:
                 if error.errno != errno.EBADF:
                     raise
+                ours = False
+            if not ours:
                 sys.stderr.write(CLOSED)
                 sys.stderr.flush()
                 os._exit(1)  # nobody can be told anything any more
+
+    def _looks(self) -> tuple[int, int]:
+        """What has the descriptor's number: if it was closed, that may be another file or connection by now."""
+        found = os.fstat(self._socket.fileno())
+        return found.st_dev, found.st_ino
 
     def _read(self) -> None:
         with self._socket.makefile("rb") as lines:

@@ -169,6 +169,9 @@ def _lines(job: Summary) -> list[tuple[str, str]]:
         ("generation", str(job.generation)),
         ("workers", ", ".join(job.workers) or "none"),
     ]
+    if job.lane:
+        sent = f": {job.sent_per_step:,} bytes sent per step" if job.sent_per_step else ""
+        lines.append(("lane", f"{job.lane}{sent}"))
     if job.loss is not None:
         lines.append(("loss", f"{job.loss:.6g}, lr {job.lr:.6g}" if job.lr is not None else f"{job.loss:.6g}"))
     lines += [(name, f"{value:.6g}") for name, value in sorted(job.metrics.items())]

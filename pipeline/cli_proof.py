@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from ..coordinator.kv import KeyValueStore
     from ..coordinator.views import JobView
     from ..storage.objects import ObjectStore
+    from .departures import Departure
     from .diff import Comparison
-    from .verify import Departure, Verdict
+    from .verify import Verdict
 
 Device = Annotated[str, typer.Option(help="What to compute on: cpu, cuda or cuda:N.")]
 
@@ -229,7 +230,7 @@ def comparison_lines(found: Comparison) -> list[str]:
     if found.parted is not None:
         lines.append(f"step {found.parted} is the first that gives another state, computed anew here")
     if found.operator is not None:
-        lines.append(f"  {found.operator}".replace(" here", f" in {found.job1}").replace(" there", f" in {found.job2}"))
+        lines.append(f"  {found.operator.told(f'in {found.job1}', f'in {found.job2}')}")
     lines += [found.why] if found.why else []
     lines.append(f"differs: jobs {found.job1!r} and {found.job2!r}")
     return [*lines, f"next: easyscale verify {found.job1} | verify {found.job2} | show {found.job1}"]

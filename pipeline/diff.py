@@ -18,10 +18,10 @@ from ..storage.manifests import Manifest, read_manifest
 from . import audit, bundle
 from . import replay_messages as messages
 from .bisection import first, first_unlike
+from .departures import OperatorDifference, between, class_differences, number_differences
 from .messages import Base
 from .replayer import Replayer
 from .spec import JobSpec
-from .verify import OperatorDifference, between, class_differences, number_differences
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -190,15 +190,8 @@ def _span(store: ObjectStore, side: Side, common: int, upto: int) -> Span:
         if manifest.step <= common:
             start = Base(step=manifest.step, manifest=digest)
             break
-        lines |= _recorded(store, manifest)
+        lines |= audit.recorded(store, manifest.history) if manifest.history else {}
     return Span(start, top.manifest, newest, lines)
-
-
-def _recorded(store: ObjectStore, manifest: Manifest) -> dict[int, str]:
-    if manifest.history is None:
-        return {}
-    lines = get_blob(store, manifest.history).decode().splitlines()
-    return {msgspec.json.decode(line)["step"]: line for line in lines}
 
 
 def first_line_apart(ours: dict[int, str], theirs: dict[int, str], start: int, end: int) -> int | None:
@@ -244,17 +237,17 @@ def _with_operator(
             what = f"computing {side.job} anew"
             replayers.append(Replayer(place.fork_server, begin, lambda step, what=what: place.show(step, until, what)))  # type: ignore[misc]
         followed = [
-            replayer.follow(messages.Follow(start=span.start, until=until))
+            _follow(replayer, span, found.common, until)
             for replayer, (_, span) in zip(replayers, (one, other), strict=True)
         ]
         others = [side.job for (side, _), it in zip((one, other), replayers, strict=True) if not it.begun.same_data]
         caution = [f"job {job!r} finds another dataset here than it was submitted with" for job in others]
-        why = found.why or "; ".join(caution + _not_reproduced(one, followed[0]) + _not_reproduced(other, followed[1]))
+        for both, came_out in zip((one, other), followed, strict=True):
+            caution += _not_reproduced(both, came_out, found.common)
+        why = found.why or "; ".join(caution)
         at = first_unlike(followed[0].states, followed[1].states)
         if at is None:
-            same = "computed anew here, both come to the same bits: what differed is the devices, or one was altered; "
-            why = f"{same}easyscale verify tells which" + (f"; {why}" if why else "")
-            return msgspec.structs.replace(found, why=why)
+            return msgspec.structs.replace(found, why="; ".join(filter(None, [_alike(*followed), why])))
         if at == 0:
             return msgspec.structs.replace(found, why=why or "the initial states differ: build() makes something else")
         parted = found.common + at - 1
@@ -268,11 +261,27 @@ def _with_operator(
     return msgspec.structs.replace(found, parted=parted, operator=between(*traces), why=why)
 
 
-def _not_reproduced(side: tuple[Side, Span], followed: messages.Followed) -> list[str]:
+def _follow(replayer: Replayer, span: Span, common: int, until: int) -> messages.Followed:
+    """What a side comes to from the step in common on. Its own chain may have gone around that commit."""
+    found = replayer.follow(messages.Follow(start=span.start, until=until))
+    skip = common - span.start.step
+    return messages.Followed(states=found.states[skip:], lines=found.lines[skip:])
+
+
+def _alike(one: messages.Followed, other: messages.Followed) -> str:
+    """What it means that two jobs, computed anew, come to the same states."""
+    if one.lines == other.lines:
+        return (
+            "computed anew here, both come to the same bits: what differed is the devices, or one was altered; "
+            "easyscale verify tells which"
+        )
+    return "computed anew here, both come to the same states: only what is recorded of the steps differs"
+
+
+def _not_reproduced(side: tuple[Side, Span], followed: messages.Followed, common: int) -> list[str]:
     """A word of caution if a job does not come out here as it was recorded."""
     (of, span) = side
-    for number, line in enumerate(followed.lines):
-        step = span.start.step + number
+    for step, line in enumerate(followed.lines, common):
         if span.lines.get(step, line) != line:
             return [f"job {of.job!r} does not come out here as it was recorded, from step {step} on"]
     return []

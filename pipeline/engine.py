@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..errors import SpecError, shown
+from ..errors import SpecError
 from ..storage import sums
 from ..storage.digest import has_nonfinite
 from .checks import check_training
@@ -29,6 +29,7 @@ from .nonfinite import NonFinitePolicy, found_in_gradients, found_in_losses, fou
 from .placement import to_device
 from .randomness import preserved, seed_build, seed_evaluation, seed_step, seed_update
 from .reduction import PartialStack, finish
+from .results import metrics, scalar_loss
 from .training import Training
 from .update import Update
 
@@ -41,9 +42,6 @@ if TYPE_CHECKING:
     from .loader import Piece
     from .spec import JobSpec
     from .update import Outcome
-
-MAX_METRICS, MAX_METRIC_NAME = 100, 100
-"""Metrics, and characters of a name: they are part of the record of the newest commit."""
 
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -157,7 +155,7 @@ class Engine:
             if context is not None:
                 contexts[est] = context
             buffers = buffers if shared is None else shared
-        numbers = iter(torch.stack(losses).tolist() if losses else [])  # the only wait for the device
+        numbers = iter(torch.stack(losses).tolist() if losses else [])  # waits for the device
         # not sum(), which rounds otherwise since Python 3.12
         means = {est: reduce(add, islice(numbers, count), 0.0) for est, count in zip(ests, counts, strict=True)}
         nodes = stack.nodes()
@@ -190,7 +188,7 @@ class Engine:
         losses = []
         for count, batch in batches:
             with self._autocast():
-                loss = _loss(self._training.step(self._model, batch))
+                loss = scalar_loss(self._training.step(self._model, batch))
             if count != whole:
                 loss = loss * (count / whole)
             self._update.scaled(loss).backward()  # type: ignore[no-untyped-call]
@@ -380,53 +378,11 @@ class Engine:
                 module.training = mode
         if not isinstance(result, dict):
             result = {getattr(self._training.evaluate, "__name__", "metric"): result}
-        return _metrics(result)
+        return metrics(result)
 
     def close(self) -> None:
         """End the loader processes. The state can still be read."""
         self._loader.close()
-
-
-def _metrics(result: dict[Any, Any]) -> dict[str, float]:
-    """What the user's `evaluate` returned, as it goes into every commit and is shown everywhere.
-
-    Raises:
-        SpecError: something in it is no number, or it is too much.
-    """
-    if len(result) > MAX_METRICS:
-        raise SpecError(
-            f"evaluate() returned {len(result)} metrics", f"return {MAX_METRICS} at most; write the rest to a file"
-        )
-    metrics = {}
-    for name, value in result.items():
-        try:
-            metrics[str(name).replace("<lambda>", "metric")[:MAX_METRIC_NAME]] = float(value)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise SpecError(
-                f"evaluate() returned {shown(value)} as {shown(name)}",
-                "return one number, or a dict of numbers by name",
-            ) from error
-    return metrics
-
-
-def _loss(result: Any) -> Tensor:
-    """The loss in what the user's `step` returned.
-
-    Raises:
-        SpecError: there is none that `backward()` could start from.
-    """
-    loss = result.get("loss") if isinstance(result, dict) else result
-    if not isinstance(loss, torch.Tensor):
-        kind = f"a dict with the keys {sorted(map(str, result))}" if isinstance(result, dict) else type(result).__name__
-        raise SpecError(f"step() returned {kind}", 'return a scalar loss tensor, or a dict with one as "loss"')
-    if loss.dim() != 0 or not loss.is_floating_point():
-        raise SpecError(
-            f"step() returned a loss of shape {list(loss.shape)} and type {loss.dtype}",
-            "return one number: the mean over the batch",
-        )
-    if not loss.requires_grad:
-        raise SpecError("step() returned a loss that depends on no trainable parameter", "is it detached?")
-    return loss
 
 
 def _either(left: bytes, right: bytes) -> bytes:

@@ -20,9 +20,10 @@ import signal
 import socket
 import sys
 import threading
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -56,10 +57,12 @@ class Server:
     Args:
         connection: to the process that started this one; its end is the end.
         warm: whether children may go on in a fork.
+        on_interrupt: what children do about SIGINT: what this process was started with.
     """
 
-    def __init__(self, connection: socket.socket, *, warm: bool) -> None:
+    def __init__(self, connection: socket.socket, *, warm: bool, on_interrupt: Any) -> None:
         self._connection = connection
+        self._on_interrupt = on_interrupt
         self._warm = warm
         self._children: dict[int, _Child] = {}
         self._selector = selectors.DefaultSelector()
@@ -139,7 +142,7 @@ class Server:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, self._on_interrupt)
         owner.sendall(_PACKETS.encode(Started(pid=os.getpid())))
         # Closed as objects, too: a socket that is collected later would close whatever has its number by then.
         ends = [key.fileobj for key in self._selector.get_map().values()]
@@ -219,6 +222,8 @@ def warm_up() -> bool:
         torch.optim.SGD([torch.nn.Parameter(torch.empty(0))], lr=1.0)
     except Exception:  # noqa: BLE001 - a child will meet it too, and has somebody to tell
         return False
+    for undoing in list(weakref.finalize._registry):  # type: ignore[attr-defined] # noqa: SLF001 - there is no other list
+        undoing.atexit = False  # torch would take back its operators one by one
     # Libraries that know of forks end their threads before one (OpenBLAS does). Are there others?
     pid = os.fork()
     if pid == 0:
@@ -273,8 +278,10 @@ def end_process(status: int) -> NoReturn:
 
 def _flush_files() -> None:
     """Files that were left open, as their own end would have done."""
-    for thing in gc.get_objects():
-        if issubclass(type(thing), io.IOBase):
+    things = gc.get_objects()
+    files = {kind for kind in set(map(type, things)) if issubclass(kind, io.IOBase)}  # few kinds, many things
+    for thing in things:
+        if type(thing) in files:
             with contextlib.suppress(OSError, ValueError):  # those that are closed or read from
                 thing.flush()
 
@@ -288,6 +295,7 @@ def set_name(module: str) -> None:
 def main() -> None:
     """Entry point: pid of the owner, number of the descriptor that is the connection to it."""
     owner, fd = (int(text) for text in sys.argv[1:])
+    on_interrupt = signal.getsignal(signal.SIGINT)  # whoever runs in the background of a script ignores it
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # it goes when its owner goes, who may still need its children
     die_with(owner)
@@ -298,7 +306,7 @@ def main() -> None:
     os.environ.update(environment)
     set_name(__spec__.name)
     outlive()  # by a moment: children have children, and only a group is killed whole
-    server = Server(connection, warm=warm)
+    server = Server(connection, warm=warm, on_interrupt=on_interrupt)
     request = server.serve()
     if request is None:
         server.end()

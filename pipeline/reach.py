@@ -97,6 +97,6 @@ class Reach:
 def _reached(address: str) -> bool:
     try:
         socket.create_connection(host_and_port(address), CONNECT_SECONDS).close()
-    except OSError:
+    except (OSError, ValueError):  # ValueError: no address at all, or a name that no DNS would take
         return False
     return True

@@ -106,13 +106,13 @@ class Meeting:
 
     def _find(self) -> Store:
         """The store at slot 0."""
-        host, port = host_and_port(self._run.addresses[0])
         try:
+            host, port = host_and_port(self._run.addresses[0])
             # It is refused at once where nobody listens any more, which TCPStore would try for long.
             socket.create_connection((host, port), CONNECT_SECONDS).close()
             timeout = timedelta(seconds=CONNECT_SECONDS)
             store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timeout)
-        except (OSError, RuntimeError) as error:
+        except (OSError, RuntimeError, ValueError) as error:  # ValueError: it is no address
             raise LaneBrokenError((0,), f"{self._named(0)} is not met at {self._run.addresses[0]}: {error}") from error
         return PrefixStore(self._prefix, store)
 

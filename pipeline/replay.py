@@ -20,11 +20,10 @@ import structlog
 from .. import logs
 from ..errors import CorruptError, EasyScaleError, NotFoundError, shown
 from ..storage import commits, trees
-from ..storage.blobs import get_blob
 from ..storage.differences import differences
 from ..storage.digest import state_digest, tensor_digest
 from ..storage.objects import open_store
-from . import determinism, preparation
+from . import audit, determinism, preparation
 from . import replay_messages as messages
 from .data import fingerprint
 from .endings import describe
@@ -108,8 +107,9 @@ class Replica:
         while self.engine.step < order.stop.step:
             step = self.engine.step
             line = self._step()
-            if first is None and recorded.get(step, line) != line:
-                first = step, recorded[step], line
+            was = line if recorded is None else recorded.get(step, "" if order.whole else line)
+            if first is None and was != line:
+                first = step, was, line
         self._held = self.digest()
         found = messages.Recomputed(digest=self._held)
         if first is not None:
@@ -124,13 +124,12 @@ class Replica:
         tensors = differences(trees.flatten(theirs), trees.flatten(self.engine.state()))
         return msgspec.structs.replace(found, differing=len(tensors), tensors=tuple(tensors[:SHOWN]))
 
-    def _recorded(self, history: str | None) -> dict[int, str]:
-        """The recorded lines by step; none that cannot be read: who looks at the blobs says so."""
+    def _recorded(self, history: str | None) -> dict[int, str] | None:
+        """The recorded lines by step; None if they cannot be read: who looks at the blobs says so."""
         try:
-            lines = get_blob(self._store, history).splitlines() if history else []
+            return audit.recorded(self._store, history) if history else {}
         except (CorruptError, NotFoundError):
-            return {}
-        return {msgspec.json.decode(line)["step"]: line.decode() for line in lines}
+            return None
 
     def follow(self, order: messages.Follow) -> messages.Followed:
         """See the message."""

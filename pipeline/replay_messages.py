@@ -35,7 +35,8 @@ class Recompute(Message, frozen=True, kw_only=True, tag=True):
     Args:
         start: where it begins. If that state is held already, from the span before, it is not read again.
         held: state digest of the start. stop: the commit at its end, of state `digest`.
-        history: digest of the blob with what was recorded, or None.
+        history: digest of the blob with what was recorded, or None. whole: it must tell of all these steps; else some
+            may be told of in a commit between the two that cannot be read.
     """
 
     start: Base
@@ -43,6 +44,7 @@ class Recompute(Message, frozen=True, kw_only=True, tag=True):
     stop: Base
     digest: str
     history: str | None
+    whole: bool
 
 
 class Follow(Message, frozen=True, kw_only=True, tag=True):
@@ -83,8 +85,8 @@ class Recomputed(Message, frozen=True, kw_only=True, tag=True):
 
     Args:
         digest: of the state at its end.
-        step: the first step of which something else was recorded, or None; with what was recorded and what came out,
-            JSON objects.
+        step: the first step of which something else was recorded, or None; with what was recorded (empty: nothing) and
+            what came out, JSON objects.
         differing: how many tensors and values of the state at the end differ; tensors: the first of them.
         unread: why the committed state could not be read for that.
     """

@@ -60,6 +60,8 @@ class Replicas:
     holding: Holding = field(default_factory=Holding)
     _doubted: int | None = field(default=None, init=False)
     """A step at which states differ, and it is not settled yet."""
+    _base: messages.Base = field(default_factory=messages.Base, init=False)
+    """The newest commit then."""
     _restored: bool = field(default=False, init=False)
     _samples: deque[tuple[int, list[bytes]]] = field(default_factory=lambda: deque(maxlen=KEPT_SAMPLES), init=False)
 
@@ -72,25 +74,31 @@ class Replicas:
         session, replica = self.session, self.replica
         slot, step = session.run.slot, replica.step
         theirs = session.audited(session.audits(slot), step)
+        if session.checks(step):
+            control = msgspec.structs.replace(control, **self._state())
         return msgspec.structs.replace(
             control,
-            sums=replica.sums() if session.checks(step) else b"",
             sample=contribution.sample,
             gradient=contribution.watched,
             audit=b"" if theirs is None else replica.gradient_sums(theirs),
         )
 
+    def _state(self) -> dict[str, Any]:
+        """What is said of the state where states are compared: so all know, too, from where to recompute it."""
+        return {"sums": self.replica.sums(), "base": self.commits.base if self.session.run.slot == 0 else None}
+
     def compare(self, controls: Sequence[Control]) -> Generator[Wait, None, bool]:
         """What `witness` has prepared, of everybody; whether the state was recomputed: see `settle`."""
         self._samples.append((self.replica.step, [control.sample for control in controls]))
         recomputed = yield from self.settle(controls)
-        yield from self.settle_audit(controls)
+        if not recomputed:  # gradients of a wrong state are others, whoever computed them
+            yield from self.settle_audit(controls)
         return recomputed
 
     def compare_now(self) -> Generator[Wait, None, None]:
         """Before anybody else relies on the state held: in a round of its own."""
         if not self.session.alone:
-            yield from self.settle((yield from self.confer(sums=self.replica.sums())))
+            yield from self.settle((yield from self.confer(**self._state())))
 
     def settle(self, controls: Sequence[Control]) -> Generator[Wait, None, bool]:
         """See that all replicas hold the same state; if they do not, all recompute it, and the right ones go on.
@@ -105,20 +113,20 @@ class Replicas:
             self.holding.own |= bool(controls[0].sums)
             return False
         run, step = self.session.run, self.replica.step
-        self._doubted, self._restored = step, False
+        base = controls[0].base
+        assert base is not None, "slot 0 says where to begin"
+        self._doubted, self._restored, self._base = step, False, base
         self.say(messages.Computing(what="replay"))
-        mine, base = self.replica.exact_sums(), self.commits.base if run.slot == 0 else None
-        controls = yield from self.confer(exact=mine, base=base, given=not self.holding.own)
+        mine = self.replica.exact_sums()
+        controls = yield from self.confer(exact=mine, given=not self.holding.own)
         before, given = [control.exact for control in controls], [c.slot for c in controls if c.given]
         found = integrity.differing(before)
         if not found:
             log.info("replicas.alike", step=step)  # they only look different
             self._settled()
             return False
-        base = controls[0].base
-        assert base is not None, "slot 0 says where to begin"
         log.error("replicas.differ", generation=run.generation, step=step, differing=found[:8], base=base.step)
-        blamed = yield from self._replay(base, step)
+        blamed = yield from self._replay(step)
         mine = self.replica.exact_sums()
         controls = yield from self.confer(exact=mine, blamed=blamed)
         after = [control.exact for control in controls]
@@ -148,7 +156,7 @@ class Replicas:
             return
         log.error("replicas.unsettled", generation=self.session.run.generation, step=step)
         if not self._restored:
-            yield from self._restore(self.commits.base, step)
+            yield from self._restore(step)
         while self.replica.step < step:
             yield Wait(compute=True)
             self.say(messages.Computing(what="replay"))
@@ -159,19 +167,19 @@ class Replicas:
     def _settled(self) -> None:
         self._doubted, self.holding.own = None, True
 
-    def _restore(self, base: messages.Base, doubted: int) -> Generator[Wait, None, None]:
+    def _restore(self, doubted: int) -> Generator[Wait, None, None]:
         self.say(messages.Waiting())  # for a store that may be away
         while not self._restored:
             try:
-                self.restore(base, doubted)
+                self.restore(self._base, doubted)
                 self._restored = True
             except UnavailableError as error:
-                log.warning("replicas.unavailable", base=base.step, error=str(error))
+                log.warning("replicas.unavailable", base=self._base.step, error=str(error))
                 yield Wait(RETRY_SECONDS)
 
-    def _replay(self, base: messages.Base, until: int) -> Generator[Wait, None, tuple[int, ...]]:
+    def _replay(self, until: int) -> Generator[Wait, None, tuple[int, ...]]:
         """Compute all ESTs from a commit to this step again; which slots' partials were the first to be others."""
-        yield from self._restore(base, until)
+        yield from self._restore(until)
         members, samples = self.session.run.members, dict(self._samples)
         blamed: tuple[int, ...] = ()
         while self.replica.step < until:

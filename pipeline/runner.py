@@ -314,7 +314,8 @@ class Runner:
         from ..storage import commits
 
         assert self._engine is not None
-        digest, at = base.manifest, (self._committer.job, base.step)
+        digest = base.manifest
+        at: tuple[str, int] | None = (self._committer.job, base.step)
         while digest is not None:
             manifest, state, damage = commits.read_latest(self._store, digest, at=at)
             if damage:
@@ -322,7 +323,7 @@ class Runner:
             if manifest.step < doubted:
                 self._engine.load_state(state)
                 return
-            digest = manifest.parent
+            digest, at = manifest.parent, None
         fresh = self._build()
         self._engine.load_state(fresh.state())
         fresh.close()

@@ -44,6 +44,7 @@ class RunnerState:
         hang_floor: see `HangWatch`.
         phase: `preparing` (imports, builds), `ready` (holds a state), `running` a generation, `stopping`.
         held: step of the state it holds.
+        asked: the newest generation that was claimed for it.
         run: the generation it runs; started: the newest one it was ever given.
         stopped, stopped_at: why and when the last one ended.
         broken: how the exchange of the newest generation broke.
@@ -58,6 +59,7 @@ class RunnerState:
     phase: Literal["preparing", "ready", "running", "stopping"] = "preparing"
     ready: messages.Ready | None = None
     held: int = 0
+    asked: int = 0
     run: messages.Run | None = None
     started: int = 0
     stopped: str = ""

@@ -33,7 +33,7 @@ class Control(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         sums: of the state before the step, where states are compared: see `storage.sums.state_sums`.
         exact: the same by name, once those differ: see `storage.sums.exact_sums`.
         given: the state held is not of its own making: see `Holding`.
-        base: the newest commit (said by slot 0 only, with `exact`): where everybody recomputes from.
+        base: the newest commit (said by slot 0 only, with `sums`): where everybody recomputes from.
         blamed: whom the recomputation speaks against: see `integrity.judge`.
         sample: of my partials and losses: whoever recomputes them can see whether they were right.
         gradient: sums of the gradient of the EST of mine that is audited; `audit`: of the one that I audit.

@@ -8,66 +8,25 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
 from ..errors import CorruptError, EasyScaleError, UserError
-from ..storage.differences import Difference  # noqa: TC001 - msgspec reads the types
 from . import audit, trace
 from . import replay_messages as messages
-from .bisection import first
+from .departures import Departure, OperatorDifference, between, class_differences, departed, parting, suspects_of
 from .determinism import class_id
 from .replayer import Replayer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
     from ..storage.objects import ObjectStore
     from .forkserver import ForkServer
     from .messages import Base
     from .trace import Trace
-
-
-class OperatorDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """The first operator of a step that is not the same on two sides.
-
-    Args:
-        step: which. number: of the operator among those of the step.
-        here, there: what each side has at that place; None where it has ended before.
-    """
-
-    step: int
-    number: int
-    here: trace.Operator | None
-    there: trace.Operator | None
-
-    def __str__(self) -> str:
-        if self.here is not None and self.there is not None and str(self.here) == str(self.there):
-            return f"step {self.step}, operator {self.number}: {self.here}"
-        return f"step {self.step}, operator {self.number}: {self.here or 'none'} here, {self.there or 'none'} there"
-
-
-class Departure(msgspec.Struct, frozen=True, kw_only=True):
-    """A span that did not come out as it was committed.
-
-    Args:
-        start, end: the steps of its commits.
-        step: the first step whose recorded numbers differ, or None; numbers: which, as (recorded, computed).
-        state: whether the state at its end differs too; differing: in how many tensors and values; tensors: the first.
-        operator: the first operator that differs. why: what follows from all of it, for people.
-    """
-
-    start: int
-    end: int
-    step: int | None
-    numbers: dict[str, tuple[Any, Any]]
-    state: bool
-    differing: int = 0
-    tensors: tuple[Difference, ...] = ()
-    operator: OperatorDifference | None = None
-    why: str = ""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,6 +91,11 @@ def check_range(job: str, head: int, first: int | None, last: int | None, traced
         raise UserError(
             f"{option}: the newest commit of job {job!r} is that of step {head}",
             "name steps before it, or wait for the next commit",
+        )
+    if traced is not None and not low <= traced < high:
+        raise UserError(
+            f"--trace {traced} is not among the steps that are verified, {low} to {high - 1}",
+            "leave out --from and --to, or name another step",
         )
     return low, high
 
@@ -213,8 +177,9 @@ class Verifier:
                 for start, stop in mine:
                     held = start.state_digest or replayer.begun.initial
                     order = messages.Recompute(
-                        start=start.base, held=held, stop=stop.base, digest=stop.state_digest, history=stop.history
-                    )
+                        start=start.base, held=held, stop=stop.base, digest=stop.state_digest, history=stop.history,
+                        whole=stop.parent == start.base.manifest,
+                    )  # fmt: skip
                     found = replayer.recompute(order)
                     self._done = stop.step
                     if found.step is not None or found.digest != stop.state_digest:
@@ -252,7 +217,7 @@ class Verifier:
 
     def _explained(self, departure: Departure, start: audit.Stop, stop: audit.Stop) -> Departure:
         """Go down to the operator, as far as it can be told here."""
-        suspects = _suspects(departure)
+        suspects = suspects_of(departure)
         reference = self._reference(start.step, stop)
         with self._replayer(stop, loaders=False) as replayer:
             if reference is not None:
@@ -308,10 +273,12 @@ class Verifier:
     def _trace_for_others(self, stops: list[audit.Stop], step: int) -> None:
         """Store the traces of a step and of the one before it, in whose update a difference may lie that only this
         one's numbers show."""
-        at = bisect_right([stop.step for stop in stops], step)
-        start, stop = stops[at - 1], stops[at]
         if any(departure.state for departure in self._departures) and self._traced:
             return
+        at = bisect_right([stop.step for stop in stops], step)
+        if not 0 < at < len(stops):
+            raise EasyScaleError(f"step {step} cannot be traced: the commits around it cannot be read")
+        start, stop = stops[at - 1], stops[at]
         steps = tuple(wanted for wanted in (step - 1, step) if wanted >= start.step)
         with self._replayer(stop, loaders=False) as replayer:
             self._store_traces(replayer.record(messages.Record(start=start.base, steps=steps)).traces)
@@ -337,68 +304,6 @@ class Verifier:
             if found is not None and found.base <= start:
                 return found
         return None
-
-
-def departed(start: audit.Stop, stop: audit.Stop, found: messages.Recomputed) -> Departure:
-    """What a span that was computed anew says against its record. Pure."""
-    state = found.digest != stop.state_digest
-    numbers = {}
-    if found.step is not None:
-        recorded, came_out = (msgspec.json.decode(line) for line in (found.recorded, found.came_out))
-        numbers = number_differences(recorded, came_out)
-    why = ""
-    if not state:
-        why = f"the state of step {stop.step} comes out as it was committed: the record was altered"
-    elif found.unread:
-        why = f"the committed state cannot be read: {found.unread}"
-    return Departure(
-        start=start.step, end=stop.step, step=found.step, numbers=numbers, state=state,
-        differing=found.differing, tensors=found.tensors, why=why,
-    )  # fmt: skip
-
-
-def number_differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """What two records of a step say differently; of lists only the elements that differ, as `losses[2]`."""
-    found: dict[str, tuple[Any, Any]] = {}
-    for name in [*one, *(name for name in other if name not in one)]:
-        a, b = one.get(name), other.get(name)
-        if a == b:
-            continue
-        if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
-            found |= {f"{name}[{i}]": (x, y) for i, (x, y) in enumerate(zip(a, b, strict=True)) if x != y}
-        else:
-            found[name] = a, b
-    return found
-
-
-def class_differences(there: Mapping[str, str], here: Mapping[str, str]) -> str:
-    """Two determinism classes side by side, where they differ."""
-    names = [name for name in {**there, **here} if there.get(name) != here.get(name)]
-    return "; ".join(f"{name} {there.get(name, 'none')} there, {here.get(name, 'none')} here" for name in names)
-
-
-def between(ours: Trace, theirs: Trace) -> OperatorDifference | None:
-    """The first operator that differs between two traces of a step, or None. Pure."""
-    masked = {*ours.unstable, *theirs.unstable}
-    number = trace.unlike(ours.operators, theirs.operators, masked)
-    if number is None:
-        return None
-    here, there = (side.operators[number] if number < len(side.operators) else None for side in (ours, theirs))
-    return OperatorDifference(step=ours.step, number=number, here=here, there=there)
-
-
-def _suspects(departure: Departure) -> list[int]:
-    """The steps in which a difference most likely began: a loss shows what the update before it has done."""
-    last = departure.step if departure.step is not None else departure.end - 1
-    return [step for step in (last - 1, last) if step >= departure.start]
-
-
-def parting(reference: Trace, states: Sequence[str], start: int) -> int | None:
-    """The step in which our states, from `start` on, left those of a trace; None: not as far as it knows. Pure."""
-    theirs = [*reference.states, reference.after][start - reference.base :]
-    count = min(len(theirs), len(states))
-    place = first(count, lambda i: theirs[i] != states[i])
-    return start + place - 1 if 0 < place < count else None
 
 
 def _class(one: Trace) -> str:

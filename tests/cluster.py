@@ -1,7 +1,8 @@
 """A cluster of real processes for one test: coordinators, workers and `easyscale run`, to be killed, stopped and woken.
 
-Every process carries a mark in its environment, which its children inherit: so whatever is left of the cluster can be
-found, runners and loaders included. All of them end with the cluster, and with the test process however that ends.
+Coordinators and workers are forked (`forked.py`), unless a test needs ordinary processes. Every process carries a mark
+in its environment, which its children inherit, or has left a note: so whatever is left of the cluster can be found,
+runners and loaders included. All of them end with the cluster, and with the test process however that ends.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+import forked
 import msgspec
 import psutil
 import pytest
 from easyscale.coordinator import keys, views
 from easyscale.coordinator.kv import open_kv
+from easyscale.pipeline.forkserver_messages import EXTRA_FD
 from easyscale.pipeline.inspect import inspect_script
 from easyscale.pipeline.submit import Handle, Result, place
 from easyscale.pipeline.summary import Summary, read_job, summarize
@@ -33,7 +36,7 @@ from easyscale.storage.objects import open_store
 
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Callable, Generator, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
     from types import TracebackType
 
     from easyscale.pipeline.bundle import Bundle
@@ -51,6 +54,9 @@ SABOTAGE = Path(__file__).parent / "e2e" / "sabotage"
 MORTAL = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
 """Makes a process end with us. Not by `preexec_fn`: no Python may run between fork and exec beside gRPC's threads."""
 
+READ_LATE = ("JOB_", "SABOTAGE", "WATCHED")
+"""How variables begin that a forked process can still be given."""
+
 TTL = 2.0
 PATIENCE = 180.0
 """Seconds for a condition to come true: only a bug, or a machine in deep trouble, uses them up."""
@@ -60,8 +66,7 @@ TAIL_LINES = 60
 
 def sabotaged(faults: str) -> dict[str, str]:
     """The environment of a process with these faults inside: see `e2e/sabotage/sitecustomize.py`."""
-    path = os.pathsep.join(filter(None, [str(SABOTAGE), os.environ.get("PYTHONPATH")]))
-    return {"SABOTAGE": faults, "PYTHONPATH": path}
+    return {"SABOTAGE": faults}
 
 
 class Done(NamedTuple):
@@ -79,14 +84,28 @@ class Done(NamedTuple):
 
 
 class Process:
-    """One of the cluster's processes, in a session of its own, its output in files."""
+    """One of the cluster's processes, in a session of its own, its output in files.
 
-    def __init__(self, command: list[str], folder: Path, env: Mapping[str, str], log: Path) -> None:
+    Args:
+        command: of a Python of its own; or, with a `family` (see `forked.Order`), of ours for a forked process.
+    """
+
+    def __init__(
+        self, command: Sequence[str], folder: Path, env: Mapping[str, str], log: Path, family: Path | None = None
+    ) -> None:
+        self.name = log.stem.partition("-")[2]
         self.log = log
         self._out = log.with_suffix(".out")
+        self._family = family
+        self._process: subprocess.Popen[bytes] | forked.Forked
         with log.open("wb") as err, self._out.open("wb") as out:
+            if family is not None:
+                self._process = forked.Forked(
+                    "easyscale.pipeline.cli", command, env=env, cwd=folder, family=family, stdout=out, stderr=err
+                )
+                return
             self._process = subprocess.Popen(
-                [*MORTAL, *command],
+                [*MORTAL, sys.executable, *command],
                 cwd=folder,
                 env=env,
                 stdin=subprocess.DEVNULL,
@@ -103,11 +122,13 @@ class Process:
     @property
     def children(self) -> list[psutil.Process]:
         """The living children, as if its fork server were not between: the runner of a worker."""
+        if self._family is not None:
+            return forked.children(self._family, self.pid)
         with contextlib.suppress(psutil.NoSuchProcess):
             mine = psutil.Process(self.pid).children()
             servers = [child for child in mine if child.name() == "es:forkserver"]
-            forked = [child for server in servers for child in server.children()]
-            both = [child for child in mine + forked if child not in servers]
+            theirs = [child for server in servers for child in server.children()]
+            both = [child for child in mine + theirs if child not in servers]
             return [child for child in both if child.status() != psutil.STATUS_ZOMBIE]
         return []
 
@@ -173,6 +194,8 @@ class Cluster:
         self._started: list[Process] = []
         self._logs = folder / "logs"
         self._logs.mkdir(parents=True)
+        self._family = folder / "family"
+        self._family.mkdir()
         self.kv = open_kv(self.kv_address)
         with environment(env or {}):  # credentials
             self.store = open_store(self.store_address)
@@ -199,8 +222,8 @@ class Cluster:
         return dict(self._env)
 
     def coordinator(self, **env: str) -> Process:
-        """Start `easyscale coordinator`."""
-        return self.start("coordinator", name="coordinator", **env)
+        """Start `easyscale coordinator`, forked."""
+        return self._fork("coordinator", name="coordinator", **env)
 
     def impatient_coordinator(self, stale: float) -> Process:
         """Start a coordinator that takes a worker for gone after this many seconds without a sign of life."""
@@ -220,17 +243,22 @@ class Cluster:
         pid = int(found.value.decode().rsplit("-", 2)[1]) if found else None
         return next((process for process in self._started if process.pid == pid), None)
 
-    def worker(self, name: str, *options: str, ttl: float = TTL, folder: Path | None = None, **env: str) -> Process:
+    def worker(
+        self, name: str, *options: str, ttl: float = TTL, folder: Path | None = None, alone: bool = False, **env: str
+    ) -> Process:
         """Start `easyscale worker`.
 
         Args:
             options: more of its options. folder: its local folder; default: one of its own.
+            alone: it is an ordinary process and has a fork server of its own, which costs seconds; else it is forked,
+                and so are its runners. It is also alone if a library would read its environment too early.
             env: more of its environment.
         """
         local = folder or self.folder / "workers" / f"{name}-{len(self._started)}"
-        return self.start(
-            "worker", "--name", name, "--ttl", str(ttl), "--folder", str(local), *options, name=name, **env
-        )
+        arguments = ["worker", "--name", name, "--ttl", str(ttl), "--folder", str(local), *options]
+        if alone or not all(variable.startswith(READ_LATE) for variable in env):
+            return self.start(*arguments, name=name, **env)
+        return self._fork(*arguments, "--fork-server", str(EXTRA_FD), name=name, **env)
 
     def run(self, script: Path, *options: str, workers: int = 1, **env: str) -> Process:
         """Start `easyscale run SCRIPT -o json`."""
@@ -242,10 +270,20 @@ class Cluster:
 
     def python(self, *arguments: str, name: str, **env: str) -> Process:
         """Start a Python process in the background."""
+        if "SABOTAGE" in env:
+            path = env.get("PYTHONPATH") or os.environ.get("PYTHONPATH")
+            env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(SABOTAGE), path]))
+        return self._begin(arguments, name, env)
+
+    def _fork(self, *arguments: str, name: str, **env: str) -> Process:
+        """Start an `easyscale` command in the background, forked."""
+        return self._begin(arguments, name, env, self._family)
+
+    def _begin(self, command: Sequence[str], name: str, env: dict[str, str], family: Path | None = None) -> Process:
         elsewhere = self.folder / "elsewhere"  # nothing must depend on the current folder
         elsewhere.mkdir(exist_ok=True)
         log = self._logs / f"{len(self._started):02d}-{name}.log"
-        process = Process([sys.executable, *arguments], elsewhere, {**self._env, **env}, log)
+        process = Process(command, elsewhere, {**self._env, **env}, log, family)
         self._started.append(process)
         return process
 
@@ -260,7 +298,7 @@ class Cluster:
             with contextlib.suppress(psutil.Error, OSError):
                 if process.status() != psutil.STATUS_ZOMBIE and process.environ().get(MARK) == self._mark:
                     found.append(process)
-        return found
+        return found + forked.living(self._family)
 
     def kill_all(self) -> None:
         """SIGKILL to everything at once, in no particular order."""
@@ -268,6 +306,9 @@ class Cluster:
         for process in left:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
+        for started in self._started:
+            if any(process.pid == started.pid for process in left):
+                started.wait()  # only then a forked one can be reaped
         psutil.wait_procs(left, timeout=10)
 
     def assert_nothing_left(self, patience: float = 60.0) -> None:
@@ -375,7 +416,7 @@ class Cluster:
 @cache
 def inspected(script: Path) -> tuple[JobSpec, Bundle]:
     """See `inspect_script`."""
-    return inspect_script(script)
+    return inspect_script(script.absolute(), fork_server=forked.shared())
 
 
 @contextlib.contextmanager

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import forked
 import pytest
 import tally
-from easyscale.pipeline.forkserver import ForkServer
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+
+    from easyscale.pipeline.forkserver import ForkServer
 
 pytest_plugins = ["closing", "spreading", "services", "etcd_service", "cluster", "pictures"]
 
@@ -20,10 +22,9 @@ settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")
-def fork_server() -> Iterator[ForkServer]:
+def fork_server() -> ForkServer:
     """For tests that want children and not their start: it takes seconds to import what they need."""
-    with ForkServer() as it:
-        yield it
+    return forked.shared()
 
 
 @pytest.fixture

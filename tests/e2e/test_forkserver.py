@@ -23,7 +23,7 @@ def kill_fork_server(process: Process) -> None:
 
 def test_a_worker_goes_on_with_another_fork_server(cluster: Cluster, reference: Reference) -> None:
     cluster.coordinator()
-    worker = cluster.worker("w0", JOB_PACE="0.02")
+    worker = cluster.worker("w0", alone=True, JOB_PACE="0.02")
     job = cluster.submit(SMALL)
     cluster.until_step(job, 12)
     kill_fork_server(worker)

@@ -156,13 +156,14 @@ def altered_state(copy: Copy) -> Callable[[Manifest], Manifest]:
     return alter
 
 
-def altered_record(copy: Copy) -> Callable[[Manifest], Manifest]:
-    """Gives EST 1 another loss in one step."""
+def altered_record(copy: Copy, *, dropped: bool = False) -> Callable[[Manifest], Manifest]:
+    """Gives EST 1 another loss in one step, or says nothing of that step."""
 
     def alter(manifest: Manifest) -> Manifest:
         assert manifest.history is not None
         records = [json.loads(line) for line in get_blob(copy.store, manifest.history).splitlines()]
         records[2]["losses"][1] = 0.125
+        records = [record for at, record in enumerate(records) if at != 2 or not dropped]
         text = b"".join(msgspec.json.encode(record) + b"\n" for record in records)
         return msgspec.structs.replace(manifest, history=put_blob(copy.store, text))
 
@@ -228,6 +229,14 @@ def test_one_altered_line_of_the_record_is_named(copy: Copy, injected: Callable[
     assert list(departure.numbers) == ["losses[1]"]
     assert departure.numbers["losses[1]"][0] == 0.125
     assert found.steps == 12, "the state is right, so the rest was verified too"
+
+
+def test_a_step_of_which_nothing_is_recorded_is_named(copy: Copy, injected: Callable[[str], None]) -> None:
+    copy.forge({FIRST: altered_record(copy, dropped=True)})
+    injected("a record forged")
+    (departure,) = copy.verify(last=FIRST).departures
+    assert (departure.step, departure.state) == (2, False)
+    assert departure.numbers["step"] == (None, 2)
 
 
 def test_a_forged_commit_is_named_with_its_tensor(copy: Copy, injected: Callable[[str], None]) -> None:

@@ -71,7 +71,7 @@ def test_a_full_object_store_is_told_at_the_job_which_goes_on_when_there_is_room
     ran = user_submits(user, large)
     assert ran.code == 0, ran.err
     cluster.coordinator()
-    limit_files(cluster.worker("w").pid, LARGE - 1)
+    limit_files(cluster.worker("w", alone=True).pid, LARGE - 1)
     full = cluster.until("demo", lambda now: "cannot be written" in now.reason)
     assert full.state == "running"
     assert f"cannot write {cluster.folder}/store/" in full.reason

@@ -9,12 +9,14 @@ holder is there any more to compare with. Once a living member of the next gener
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from . import misfortunes
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Callable
 
     from easyscale.pipeline import messages
 
@@ -86,6 +88,8 @@ class Flips:
         self.all.append(Flip(runner, kind, step + (kind == "average"), run.generation, others))
         self._kind, self._from = self.rng.choice(KINDS), step + 1
         self.world.fault(f"bit flips: {kind}", f"{runner.name} at step {step}")
+        if self.rng.random() < 0.5:
+            self._later(1.0, self._upset)
         return True
 
     # ---- what the judge hears
@@ -104,6 +108,8 @@ class Flips:
             self._ends(flip, "gone")  # the step was dropped; or all load a commit
         elif flip.runner.process.alive and flip.runner.agent.name in holders and flip.others & holders:
             flip.others &= holders
+            if self.rng.random() < 0.5:
+                self._later(1.0, self._strike)
         else:
             self._ends(flip, "lost")
 
@@ -113,9 +119,8 @@ class Flips:
             runner.replaying = True
             flip = self.newest
             if flip is not None:
-                if not flip.aware and self.rng.random() < 0.5:
-                    delay = self.rng.choice([self.rng.uniform(0.0, 0.1), self.rng.uniform(0.0, 3.0)])
-                    self.world.hub.at(self.world.hub.now + delay, self._strike)
+                if not flip.aware and self.rng.random() < 0.6:
+                    self._later(self.rng.choice([0.03, 0.1, 3.0]), self._strike)
                 flip.aware.add(runner.agent.name)
 
     def stepped(self, run: messages.Run, step: int) -> None:
@@ -163,12 +168,37 @@ class Flips:
         if flip.fate == "open" and not wrong:
             self._ends(flip, "gone")
 
+    def _later(self, within: float, call: Callable[[], None]) -> None:
+        self.world.hub.at(self.world.hub.now + self.rng.uniform(0.0, within), call)
+
+    def _upset(self) -> None:
+        """Before the next comparison one of the others is lost, or a connection, and somebody comes."""
+        world = self.world
+        if world.quiet:
+            return
+        others = [w.runner for w in world.living() if w.runner not in (None, self.all[-1].runner)]
+        misfortunes.join(world)
+        if len(others) > 1 and self.rng.random() < 0.7:
+            victim = self.rng.choice(others)
+            assert victim is not None
+            self._later(2.0, partial(self._kill, victim))
+        else:
+            self._later(2.0, partial(misfortunes.connection_breaks, world))
+
+    def _kill(self, runner: RunnerProcess) -> None:
+        if runner.process.alive and not self.world.quiet:
+            self.world.fault("SIGKILL of a runner", runner.name)
+            runner.process.kill()
+
     def _strike(self) -> None:
         """Something happens while the members find out who is right."""
         world = self.world
         if world.quiet:
             return
-        self.world.injected["a misfortune while replicas are recomputed"] += 1
+        self.world.injected["a misfortune while replicas are compared"] += 1
+        if len(world.living()) > 1 and self.rng.random() < 0.25:
+            self._kill(self.all[-1].runner)
+            return
         kinds = [misfortunes.join, misfortunes.connection_breaks, misfortunes.connection_breaks, misfortunes.leave]
         if len(world.living()) > 1:
             kinds += [misfortunes.kill_runner, misfortunes.kill_leader, misfortunes.stop_runner]

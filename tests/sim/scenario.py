@@ -105,7 +105,7 @@ def flips_befall(world: World, kind: str) -> None:
     if kind not in ("plain", "zombie", "loss") or rng.random() < 0.5:
         return
     job = world.jobs["job0"]
-    changes = {"check_every": rng.choice([0, 1, 2, 3, 5, 10]), "audit_every": rng.choice([0, 2, 3, 5])}
+    changes = {"check_every": rng.choice([0, 1, 2, 3, 5, 10, 10, 20]), "audit_every": rng.choice([0, 2, 3, 5])}
     job.spec = msgspec.structs.replace(job.spec, **changes)
     job.flips = Flips(world, job, rng)
 

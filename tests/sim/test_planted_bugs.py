@@ -17,7 +17,6 @@ from easyscale.errors import CorruptError
 from easyscale.pipeline import (
     agent,
     committer,
-    integrity,
     lanes,
     messages,
     publishing,
@@ -279,7 +278,7 @@ def a_given_state_comes_without_its_history(patch: Patch) -> None:
 
 
 def the_majority_counts_without_recomputing(patch: Patch) -> None:
-    def replay(self: Any, base: Any, until: int) -> Any:
+    def replay(self: Any, until: int) -> Any:
         self._restored = True
         yield from ()
         return ()
@@ -290,8 +289,8 @@ def the_majority_counts_without_recomputing(patch: Patch) -> None:
 def samples_of_partials_are_not_compared(patch: Patch) -> None:
     real = replicas.Replicas._replay
 
-    def replay(self: Any, base: Any, until: int) -> Any:
-        yield from real(self, base, until)
+    def replay(self: Any, until: int) -> Any:
+        yield from real(self, until)
         return ()
 
     patch(replicas.Replicas, "_replay", replay)
@@ -312,20 +311,6 @@ def the_first_step_of_a_generation_is_not_compared(patch: Patch) -> None:
 
 def what_an_audit_finds_is_ignored(patch: Patch) -> None:
     patch(replicas.Replicas, "settle_audit", lambda self, controls: iter(()))
-
-
-def who_was_given_a_wrong_state_is_blamed_for_it(patch: Patch) -> None:
-    real = integrity.judge
-    patch(integrity, "judge", lambda before, after, blamed, given: real(before, after, blamed))
-
-
-def who_doubts_a_state_hands_it_on(patch: Patch) -> None:
-    patch(replicas.Replicas, "make_good", lambda self: iter(()))
-
-
-def a_commit_of_the_doubted_step_is_trusted(patch: Patch) -> None:
-    real = runner.Runner._restore
-    patch(runner.Runner, "_restore", lambda self, base, doubted: real(self, base, doubted + 1))
 
 
 BUGS: dict[Callable[[Patch], None], int] = {
@@ -357,15 +342,12 @@ BUGS: dict[Callable[[Patch], None], int] = {
     members_start_before_all_have_claimed: 1,
     the_wrong_member_gives_its_state: 0,
     a_given_state_comes_without_its_history: 49,
-    the_majority_counts_without_recomputing: 0,
-    samples_of_partials_are_not_compared: 0,
-    one_in_quarantine_is_planned_again: 0,
-    states_are_not_compared_before_a_commit: 0,
-    the_first_step_of_a_generation_is_not_compared: 0,
-    what_an_audit_finds_is_ignored: 0,
-    who_was_given_a_wrong_state_is_blamed_for_it: 0,
-    who_doubts_a_state_hands_it_on: 0,
-    a_commit_of_the_doubted_step_is_trusted: 0,
+    the_majority_counts_without_recomputing: 3,
+    samples_of_partials_are_not_compared: 18,
+    one_in_quarantine_is_planned_again: 9,
+    states_are_not_compared_before_a_commit: 47,
+    the_first_step_of_a_generation_is_not_compared: 31,
+    what_an_audit_finds_is_ignored: 40,
 }
 """Each with a seed that has found it: tried first, since the tests of a CI run have gone through all of them anyway."""
 

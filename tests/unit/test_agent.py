@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from desk import READY, Desk, sent
 from easyscale.coordinator import keys, records
-from easyscale.coordinator.kv import Compare, Delete, absent
+from easyscale.coordinator.kv import Compare, Delete, Put, absent
 from easyscale.pipeline import messages
 from easyscale.pipeline.actions import Start, Write
 from easyscale.pipeline.agent import BEAT_SECONDS
@@ -179,6 +179,25 @@ def test_nothing_is_claimed_without_a_lease(desk: Desk) -> None:
 
 
 # ---- starting to run
+
+
+def test_what_a_former_runner_had_claimed_starts_no_other_one_and_is_let_go(desk: Desk) -> None:
+    """Regression: a stale picture showed the claim after its end was counted, and the generation was run once more."""
+    desk.running("b")
+    claim = desk.look().claims[0].kv
+    desk.agent.on_exit("ended by SIGKILL")
+    desk.act()
+    desk.delete(keys.report("job", "me"))
+    (start,) = desk.act()
+    assert isinstance(start, Start)
+    desk.tell(READY)
+    desk.kv.txn([], [Put(claim.key, claim.value, desk.lease)])
+    actions = desk.act()
+    assert (desk.wrote(actions), sent(actions)) == (["release"], [])
+    assert desk.mine() == {}
+    desk.plan(2, "me")
+    assert desk.wrote(desk.act()) == ["claim"]
+    assert [type(message) for message in sent(desk.act())] == [messages.Run]
 
 
 def test_running_begins_when_everybody_has_claimed(desk: Desk) -> None:

@@ -160,6 +160,16 @@ def test_children_draw_other_random_numbers_where_fresh_processes_would(fork_ser
     assert first["torch random"] != second["torch random"]
 
 
+def test_children_ignore_an_interrupt_where_whoever_started_the_fork_server_does(module: Path) -> None:
+    """A job in the background of a script: Ctrl-C in the terminal is not meant for it."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with ForkServer() as fork_server:
+            assert told(fork_server)["handlers"][1] == str(int(signal.SIG_IGN))
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_how_a_child_ends_is_told_as_of_a_process_of_ones_own(fork_server: ForkServer) -> None:
     assert ran(fork_server, "exit", "0")[0] == 0
     assert ran(fork_server, "exit", "7")[0] == 7

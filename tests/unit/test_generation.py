@@ -79,6 +79,7 @@ class Commits:
     recorded: list[int] = field(default_factory=list)
     history: dict[int, bytes] = field(default_factory=dict)
     on_begin: Any = None
+    base: messages.Base = field(default_factory=messages.Base)
 
     def adopt(self, history: dict[int, bytes]) -> None:
         self.history = history

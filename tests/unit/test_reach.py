@@ -54,3 +54,14 @@ def test_who_cannot_be_connected_to_is_told_until_it_can(
     worker(kv, "far", gone)
     it.look()
     assert told == [("far",), ()], "nobody else's addresses are tried for no job"
+
+
+@pytest.mark.parametrize("address", ["nonsense", "host:", f"{'x' * 70}.example:1"])
+def test_what_is_no_address_is_not_reached_and_others_still_are(listener: socket.socket, address: str) -> None:
+    kv, told = MemoryKV(), []
+    worker(kv, "near", f"127.0.0.1:{listener.getsockname()[1]}")
+    worker(kv, "odd", address)
+    it = Reach(kv, "me", told.append)
+    it._job = "job"
+    it.look()
+    assert told == [("odd",)]

@@ -343,6 +343,13 @@ def test_what_cannot_be_traced_is_undone_all_the_same_and_nobody_is_blamed(monke
     assert {toys.digest(member.engine) for member in crowd} == {undisturbed(TOTAL)}
 
 
+def test_gradients_of_states_that_were_undone_are_not_audited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sums, "sample_sum", lambda *_: b"")
+    crowd = run(2, 1, low_bit(), audit_every=10)
+    assert [(member.end.reason, member.restored) for member in crowd] == [("done", 1)] * 2
+    assert {toys.digest(member.engine) for member in crowd} == {undisturbed(TOTAL)}
+
+
 def test_a_gradient_from_a_wrong_state_is_no_matter_for_the_audit() -> None:
     """The states are looked at first: else it would be two against two."""
     crowd = run(2, 1, once_at(6, parameter), audit_every=7)

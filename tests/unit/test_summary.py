@@ -6,6 +6,7 @@ import json
 
 import pytest
 from easyscale.coordinator import keys, records
+from easyscale.pipeline.cli_jobs import _lines
 from easyscale.pipeline.progress import describe
 from easyscale.pipeline.summary import read_job, read_jobs, summarize
 from pictures import Board
@@ -46,6 +47,13 @@ def test_a_running_jobs_step_is_the_newest_heard_of(board: Board) -> None:
     assert (found.step, found.committed, found.state_digest) == (27, 20, "s20")
     board.head(30)
     assert summarize(board.look()).step == 30
+
+
+def test_people_see_the_lane_and_what_a_step_sends(board: Board) -> None:
+    board.put(keys.progress("job"), records.Progress(step=3, lane="peer", sent=12345))
+    assert ("lane", "peer: 12,345 bytes sent per step") in _lines(summarize(board.look()))
+    board.put(keys.progress("job"), records.Progress(step=3, lane="local"))
+    assert ("lane", "local") in _lines(summarize(board.look()))
 
 
 def test_a_done_jobs_step_is_that_of_its_digest(board: Board) -> None:

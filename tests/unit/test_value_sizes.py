@@ -15,7 +15,7 @@ from easyscale.coordinator.kv import MAX_VALUE
 from easyscale.coordinator.records import cut
 from easyscale.errors import SpecError
 from easyscale.pipeline import agent, messages, publishing
-from easyscale.pipeline.engine import MAX_METRIC_NAME, MAX_METRICS, _metrics
+from easyscale.pipeline.results import MAX_METRIC_NAME, MAX_METRICS, metrics
 from easyscale.pipeline.spec import BOUNDS, MOST_RETRIES, MOST_WORKERS, JobSpec, Retries, check
 from easyscale.pipeline.submit import _record
 from easyscale.pipeline.worker import boot_id
@@ -121,11 +121,11 @@ def test_a_text_is_cut_by_the_bytes_it_has_as_json(text: str, end: bool) -> None
 )
 def test_metrics_that_are_no_numbers_or_too_many_are_refused(result: dict[Any, Any], message: str) -> None:
     with pytest.raises(SpecError, match=message):
-        _metrics(result)
+        metrics(result)
 
 
 def test_the_most_metrics_fit_into_the_record_of_a_commit() -> None:
-    metrics = _metrics({f"{number:03d}{WORST * 300}": 0.1 for number in range(MAX_METRICS)})
-    assert all(len(name) == MAX_METRIC_NAME for name in metrics)
-    head = records.Head(step=1, manifest=DIGEST, state_digest=DIGEST, generation=1, metrics=metrics)
+    found = metrics({f"{number:03d}{WORST * 300}": 0.1 for number in range(MAX_METRICS)})
+    assert all(len(name) == MAX_METRIC_NAME for name in found)
+    head = records.Head(step=1, manifest=DIGEST, state_digest=DIGEST, generation=1, metrics=found)
     assert len(records.encode(head)) < MAX_VALUE

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from easyscale.errors import UserError
-from easyscale.pipeline.diff import first_line_apart
-from easyscale.pipeline.verify import check_range, class_differences, number_differences
+from easyscale.errors import CorruptError, UserError
+from easyscale.pipeline.audit import recorded
+from easyscale.pipeline.departures import class_differences, number_differences
+from easyscale.pipeline.diff import _alike, first_line_apart
+from easyscale.pipeline.replay_messages import Followed
+from easyscale.pipeline.verify import check_range
+from easyscale.storage.blobs import blob_key, put_blob
+from easyscale.storage.memory import MemoryStore
 
 
 def test_the_whole_job_is_meant_unless_steps_are_named() -> None:
@@ -25,6 +30,8 @@ def test_the_whole_job_is_meant_unless_steps_are_named() -> None:
         (80, None, None, "--from 80: the newest commit"),
         (None, None, 80, "--trace 80: job 'j' has committed the steps 0 to 79"),
         (None, None, -1, "--trace -1"),
+        (0, 20, 20, "--trace 20 is not among the steps that are verified, 0 to 19"),
+        (30, None, 29, "--trace 29 is not among the steps that are verified, 30 to 79"),
     ],
 )
 def test_steps_that_are_not_there_are_refused(
@@ -56,3 +63,17 @@ def test_the_first_step_recorded_otherwise_is_found_and_a_missing_record_counts(
     assert first_line_apart(lines, {**lines, 14: "x", 17: "y"}, 10, 20) == 14
     assert first_line_apart(lines, {step: line for step, line in lines.items() if step != 12}, 10, 20) == 12
     assert first_line_apart(lines, {**lines, 19: "x"}, 10, 19) is None
+
+
+@pytest.mark.parametrize("data", [b"no JSON\n", b"[1]\n", b"{}\n", b"7\n", b"\xff\n"])
+def test_a_blob_that_is_no_record_of_steps_is_named(data: bytes) -> None:
+    store = MemoryStore()
+    digest = put_blob(store, data)
+    with pytest.raises(CorruptError, match=f"{blob_key(digest)} is no record of steps"):
+        recorded(store, digest)
+
+
+def test_jobs_that_come_to_the_same_states_here_may_still_tell_other_things_of_their_steps() -> None:
+    one, other = Followed(states=("a", "b"), lines=("x",)), Followed(states=("a", "b"), lines=("y",))
+    assert "verify tells which" in _alike(one, one)
+    assert "only what is recorded of the steps differs" in _alike(one, other)

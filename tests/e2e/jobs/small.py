@@ -79,8 +79,9 @@ def misbehave(step: int) -> None:
     if FAULT == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     if FAULT == "die-with-worker":
-        fork_server = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()
-        os.kill(int(fork_server[1]), signal.SIGKILL)  # what takes the machine down: all that the agent has dies with it
+        os.kill(
+            int(os.environ["JOB_AGENT"]), signal.SIGKILL
+        )  # what takes the machine down: all that it has dies with it
         time.sleep(1e6)
     if FAULT == "hang":
         time.sleep(1e6)

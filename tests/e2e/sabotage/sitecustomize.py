@@ -6,6 +6,8 @@
 - `blind-watches`: no watch ever wakes anybody.
 - `errors=0.05`: of all calls to etcd this part fails, half of them before and half of them after they have been done.
 - `flips`: this worker's memory flips a bit, as the name of the job says: see `Flips`.
+- `falls=<folder>`: the first runner that comes to a point of which there is a file in the folder removes the file and
+  kills itself: see `Falls`.
 - `clock=3600`: the wall clock and the monotonic clock are that many seconds ahead, for all but gRPC, whose core looks
   at the kernel's clock by itself.
 """
@@ -14,8 +16,10 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 
@@ -129,6 +133,64 @@ def flip_bits() -> None:
     Runner._prepare = spoiled  # type: ignore[method-assign]
 
 
+class Falls:
+    """A runner dies by SIGKILL where a signal from outside would hardly ever hit it.
+
+    `give`, `take`: in the middle of a state's transfer. `gathered`: its exchange is finished, nothing is applied yet.
+    `halfway`: it has sent its finished part of the gradient to one of its peers, and not to the others. `upload`: it
+    has a part of a commit to write. `publish`: that commit is written, and not published.
+    """
+
+    def __init__(self, folder: str) -> None:
+        from easyscale.pipeline.committer import Committer
+        from easyscale.pipeline.links import Links
+        from easyscale.pipeline.peers import PeerLane
+
+        self.folder = Path(folder)
+        self.move, self.poll, self.writing = Links.move, PeerLane.poll, Committer.writing
+        Links.move = lambda links, *args: self.on_move(links, *args)  # type: ignore[method-assign]
+        PeerLane.poll = lambda lane, step: self.on_poll(lane, step)  # type: ignore[method-assign]
+        Committer.writing = lambda committer, order: self.on_writing(committer, order)  # type: ignore[method-assign]
+
+    def due(self, point: str) -> bool:
+        try:
+            (self.folder / point).unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def at(self, point: str) -> None:
+        if self.due(point):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def on_move(self, links: Any, tag: int, sends: Any) -> Any:
+        from easyscale.pipeline.peers import FINISHED, STATE
+
+        if tag == STATE:
+            self.at("give" if sends else "take")
+        if tag == FINISHED and len(sends) > 1 and self.due("halfway"):
+            self.move(links, tag, dict(list(sends.items())[:1]))()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self.move(links, tag, sends)
+
+    def on_poll(self, lane: Any, step: int) -> Any:
+        gathered = self.poll(lane, step)
+        if gathered is not None and gathered[0][1] is not None:
+            self.at("gathered")
+        return gathered
+
+    def on_writing(self, committer: Any, order: Any) -> Any:
+        from easyscale.pipeline.committer import advance
+
+        self.at("upload")
+        writing = self.writing(committer, order)
+        publish = next(writing, None)
+        if publish is not None:
+            self.at("publish")
+        while publish is not None:
+            publish = advance(writing, (yield publish))
+
+
 for name, _, value in (fault.partition("=") for fault in filter(None, os.environ.get("SABOTAGE", "").split(","))):
     match name:
         case "clock":
@@ -139,6 +201,8 @@ for name, _, value in (fault.partition("=") for fault in filter(None, os.environ
             blind_watches()
         case "flips":
             flip_bits()
+        case "falls":
+            Falls(value)
         case "errors":
             lose_calls(float(value))
         case _:
