@@ -407,7 +407,8 @@ def test_a_note_that_cannot_be_names_its_sender(crowds: Callable[..., Crowd], no
     links = crowd.lanes[1]._links
     assert links is not None
     mine = part(crowd, 1)
-    Frames(links, NOTE).send([0], note, cargo(mine))
+    frames = Frames(links, NOTE)  # a message is gone with whoever sends it
+    frames.send([0], note, cargo(mine))
     assert crowd.lost(0, 0) == [(1,)]
 
 
