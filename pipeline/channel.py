@@ -12,10 +12,13 @@ import queue
 import socket
 import sys
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import messages
 from .parents import die
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 CLOSED = (
     "the connection to the agent was closed from inside: the job's code must not close file descriptors that it has "
@@ -32,6 +35,8 @@ class Channel:
         self._lock = threading.Lock()
         self.inbox: queue.SimpleQueue[messages.ToRunner] = queue.SimpleQueue()
         self.on_answer: Any = None
+        self.on_message: Callable[[messages.ToRunner], None] = lambda _: None
+        """Told of what has just been put into the inbox, by the thread that reads."""
         threading.Thread(target=self._read, name="easyscale-agent", daemon=True).start()
 
     def say(self, message: messages.FromRunner) -> None:
@@ -64,4 +69,5 @@ class Channel:
                     self.on_answer(message)
                 else:
                     self.inbox.put(message)
+                    self.on_message(message)
         die()

@@ -59,6 +59,9 @@ class _Unmet:
     def part(self) -> None:
         """See `seams.Lane`."""
 
+    def interrupt(self) -> None:
+        """See `seams.Lane`. Nothing waits here."""
+
     def close(self, *, finished: bool) -> None:
         """See `seams.Lane`."""
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch.distributed import Work
 
 EVER = timedelta(days=365)
-"""A wait that runs out would close all connections, so none does."""
+"""A wait that runs out closes all connections."""
 
 LINGER_SECONDS = 1.0
 """How long the goodbyes of peers are waited for: they have not got all that I sent before they say it."""
@@ -43,21 +43,29 @@ class PeerLost(Exception):  # noqa: N818 - what happened, not what was done wron
         self.slot = slot
 
 
+class OutOfPatience(Exception):  # noqa: N818 - what happened, not what was done wrong
+    """A peer sent nothing for too long. All connections are closed."""
+
+
 class Pending(NamedTuple):
     """A message on its way."""
 
     slot: int
     work: Work
+    patience: timedelta = EVER
 
     def wait(self) -> None:
         """Until it has come, or has left this process.
 
         Raises:
-            PeerLost: it never will.
+            PeerLost: it never will. OutOfPatience: it did not, for that long.
         """
+        until = time.monotonic() + self.patience.total_seconds()
         try:
-            self.work.wait(EVER)
+            self.work.wait(self.patience)
         except RuntimeError as error:
+            if time.monotonic() >= until:
+                raise OutOfPatience(f"slot {self.slot} sent nothing for {self.patience}, nor did it go") from error
             raise PeerLost(self.slot, str(error)) from error
 
 
@@ -67,11 +75,15 @@ class Links:
     Args:
         group: a ProcessGroupGloo, just made, and nobody else's. slot, size: mine, and how many members there are.
         on_break: told of each peer whose connection breaks before its goodbye, and why; from another thread.
+        patience: of each wait for a message.
     """
 
-    def __init__(self, group: Any, slot: int, size: int, on_break: Callable[[int, str], None]) -> None:
+    def __init__(
+        self, group: Any, slot: int, size: int, on_break: Callable[[int, str], None], patience: timedelta = EVER
+    ) -> None:
         self._group = group
         self._on_break = on_break
+        self._patience = patience
         self._closing = False
         self._parting: list[Pending] = []
         self._expected: dict[int, list[Pending]] = {}
@@ -94,7 +106,7 @@ class Links:
         """
         self.sent += tensor.nbytes
         try:
-            return Pending(slot, self._group.send([tensor], slot, tag))
+            return Pending(slot, self._group.send([tensor], slot, tag), self._patience)
         except RuntimeError as error:
             raise PeerLost(slot, str(error)) from error
 
@@ -105,7 +117,7 @@ class Links:
             PeerLost: the connection is broken.
         """
         try:
-            return Pending(slot, self._group.recv([tensor], slot, tag))
+            return Pending(slot, self._group.recv([tensor], slot, tag), self._patience)
         except RuntimeError as error:
             raise PeerLost(slot, str(error)) from error
 
@@ -141,7 +153,7 @@ class Links:
 
     def _watch(self, peer: int) -> None:
         try:
-            self.receive(peer, GOODBYE, torch.empty(1, dtype=torch.uint8)).wait()
+            self.receive(peer, GOODBYE, torch.empty(1, dtype=torch.uint8))._replace(patience=EVER).wait()
         except PeerLost as lost:
             if not self._closing:
                 self._on_break(peer, str(lost))
@@ -160,11 +172,15 @@ class Links:
         deadline = time.monotonic() + (LINGER_SECONDS if self._parting else 0.0)
         for thread in self._watchers:
             thread.join(max(0.0, deadline - time.monotonic()))
+        self.cut()
+        for thread in self._watchers:
+            thread.join()
+        self._parting.clear()
+
+    def cut(self) -> None:
+        """End all waits, from any thread: all connections are closed, and there is no break to tell of."""
         self._closing = True
         nothing = torch.empty(1, dtype=torch.uint8)
         for peer in self.peers:  # a wait that runs out closes them all; one on a broken connection just fails
             with contextlib.suppress(RuntimeError):
                 self._group.recv([nothing], peer, NEVER).wait(timedelta(milliseconds=1))
-        for thread in self._watchers:
-            thread.join()
-        self._parting.clear()

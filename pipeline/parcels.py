@@ -15,10 +15,11 @@ import torch
 
 from ..errors import CorruptError
 from ..storage import trees
+from .flat import ALIGNMENT
 from .seams import Parcel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from torch import Tensor
 
@@ -33,6 +34,11 @@ _FIXED = 16
 MAX_FRAME = 1 << 34
 
 
+def room(tensor: Tensor) -> int:
+    """Bytes that a tensor takes among the cargo of a message: each begins where kernels like it to."""
+    return -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT
+
+
 class Damaged(Exception):  # noqa: N818 - what happened, not what was done wrong
     """A peer sent something that cannot be read."""
 
@@ -42,18 +48,33 @@ class Damaged(Exception):  # noqa: N818 - what happened, not what was done wrong
 
 
 class Frames:
-    """Texts of any length to and from peers."""
+    """Texts of any length to and from peers, and small tensors in the same message.
 
-    def __init__(self, links: Links, tag: int) -> None:
-        self._links, self._tag = links, tag
+    Args:
+        cargo: bytes of the tensors that a message from each peer carries, if any.
+    """
+
+    def __init__(self, links: Links, tag: int, cargo: Mapping[int, int] | None = None) -> None:
+        self._links, self._tag, self._cargo = links, tag, cargo or {}
         self._sending: list[Pending] = []
-        self._heads: dict[int, tuple[Tensor, Pending]] = {}
+        self._out = torch.empty(0, dtype=torch.uint8)
+        self._in: dict[int, Tensor] = {}
+        self._coming: dict[int, Pending] = {}
 
-    def send(self, slots: Iterable[int], text: bytes) -> None:
-        """Send a text to each of these; `settle` waits until that is done."""
+    def send(self, slots: Iterable[int], text: bytes, cargo: Sequence[Tensor] = ()) -> None:
+        """Send a text to each of these, and these contiguous tensors; `settle` waits until that is done."""
         rest = zlib.crc32(text).to_bytes(4, "little") + len(text).to_bytes(8, "little") + text[: HEAD - _FIXED]
-        head = (zlib.crc32(rest).to_bytes(4, "little") + rest).ljust(HEAD, b"\0")
-        messages = [_tensor(head)]
+        head = zlib.crc32(rest).to_bytes(4, "little") + rest
+        size = HEAD + sum(map(room, cargo))
+        assert not self._sending, "what was sent before has been waited for"
+        if self._out.numel() != size:
+            self._out = torch.zeros(size, dtype=torch.uint8)
+        self._out[: len(head)] = _tensor(head)
+        at = HEAD
+        for tensor in cargo:
+            self._out[at : at + tensor.nbytes] = _bytes_of(tensor)
+            at += room(tensor)
+        messages = [self._out]
         if len(text) > HEAD - _FIXED:
             messages.append(_tensor(text[HEAD - _FIXED :]))
         self._sending += [self._links.send(slot, self._tag, message) for slot in slots for message in messages]
@@ -67,9 +88,14 @@ class Frames:
     def expect(self, slots: Iterable[int]) -> None:
         """Be ready for a text from each of these, so that its sender need not ask first."""
         for slot in slots:
-            if slot not in self._heads:
-                head = torch.empty(HEAD, dtype=torch.uint8)
-                self._heads[slot] = head, self._links.receive(slot, self._tag, head)
+            if slot not in self._in:
+                self._in[slot] = torch.empty(HEAD + self._cargo.get(slot, 0), dtype=torch.uint8)
+            if slot not in self._coming:
+                self._coming[slot] = self._links.receive(slot, self._tag, self._in[slot])
+
+    def cargo(self, slot: int) -> Tensor:
+        """The bytes of the tensors that came with this peer's last text, until the next is expected."""
+        return self._in[slot][HEAD:]
 
     def receive(self, slot: int) -> bytes:
         """The next text from a peer.
@@ -78,9 +104,8 @@ class Frames:
             Damaged: it is not what was sent.
         """
         self.expect([slot])
-        head, coming = self._heads.pop(slot)
-        coming.wait()
-        data = head.numpy().tobytes()
+        self._coming.pop(slot).wait()
+        data = self._in[slot][:HEAD].numpy().tobytes()
         length = int.from_bytes(data[8:_FIXED], "little")
         here = data[_FIXED : _FIXED + length]
         if int.from_bytes(data[:4], "little") != zlib.crc32(data[4 : _FIXED + len(here)]) or length > MAX_FRAME:

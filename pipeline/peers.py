@@ -1,11 +1,13 @@
 """The lane between peers: partials go straight from one runner's memory to another's.
 
 Part i of every flat gradient belongs to slot i: it gets that part of everybody's nodes, finishes the canonical tree on
-it and sends the result to all. So a member of W with one node sends twice (W-1)/W of a gradient, as a ring would.
-Control records, losses, contexts and buffers go along from everybody to everybody, so each member can carry on alone.
+it and sends the result to all. So a member of W with one node sends twice (W-1)/W of a gradient, as a ring would. Small
+gradients go whole, in one message to each peer, and everybody finishes the tree: what counts then is how often members
+wait for each other. Control records, losses, contexts and buffers go along, so each member can carry on alone.
 
-A helper thread does all that may block, so the member can turn away from a peer that has stopped: whoever does, closes
-the lane before it computes again. A connection that breaks names its peer at once.
+Steps are exchanged by the thread that trains, which has nothing better to do and need not be woken up by another one.
+It waits for as long as it takes; `interrupt` calls it away from a peer that has stopped. Meeting and states are left to
+a helper thread. A connection that breaks names its peer at once.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ import threading
 import time
 from contextlib import nullcontext, suppress
 from dataclasses import replace
+from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -24,9 +28,9 @@ import torch
 from ..errors import CorruptError, LaneBrokenError
 from . import parcels
 from .contribution import Contribution
-from .links import GOODBYE, Links, PeerLost
+from .links import GOODBYE, Links, OutOfPatience, PeerLost
 from .nccl import Nccl, all_distinct
-from .parcels import Damaged, Frames
+from .parcels import Damaged, Frames, room
 from .reduction import fold, nodes_of
 from .rendezvous import MEET_SECONDS, Meeting
 from .session import Control  # noqa: TC001 - msgspec reads the type
@@ -51,7 +55,13 @@ GATHER_SECONDS = 0.05
 ALIGNMENT = 16
 """Elements. Parts begin at multiples of it, for the sake of vector instructions."""
 
-NOTE, PARTIALS, FINISHED, STATE = range(GOODBYE + 1, GOODBYE + 5)
+WAITING_SECONDS = 0.05
+"""A wait that is longer is told of, within twice the time: it is none of the job's code."""
+
+SMALL = 1 << 20
+"""Bytes of partials that are sent whole to every peer."""
+
+NOTE, ROUND, PARTIALS, FINISHED, STATE = range(GOODBYE + 1, GOODBYE + 6)
 """Tags of messages: see `links.py`. Messages of one tag arrive in the order they were sent."""
 
 
@@ -82,17 +92,33 @@ class PeerLane:
     Args:
         job, run: which generation. ests: N.
         host: of this worker: see `Rendezvous`. device: where contributions lie.
-        patience: seconds for everybody's part of a step; after that the lane breaks without naming anybody.
+        patience: seconds for a part of a step; after that the lane breaks without naming anybody.
+        on_wait: told of a wait that takes long; from another thread, but not once `poll` has returned.
     """
 
     kind = "peer"
     waits = True
 
-    def __init__(self, job: str, run: Run, ests: int, host: str, device: str, patience: float) -> None:
+    def __init__(
+        self,
+        job: str,
+        run: Run,
+        ests: int,
+        host: str,
+        device: str,
+        patience: float,
+        on_wait: Callable[[], None] = lambda: None,
+    ) -> None:
         self._run, self._ests, self._host, self._device = run, ests, host, torch.device(device)
-        self._patience = patience
+        self._patience, self._on_wait = patience, on_wait
+        self._since: float | None = None
+        self._telling = threading.Lock()
+        self._interrupted = self._ran_out = False
+        self._whole: bool | None = None
+        self._pending: Callable[[], list[tuple[Control, Any]]] | None = None
         self._memory: dict[int, dict[Node, Value]] = {}
         self._notes: Frames | None = None
+        self._rounds: Frames | None = None
         self._asked: dict[str, float] = {}
         self._question = ""
         self._answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
@@ -119,7 +145,7 @@ class PeerLane:
     @property
     def ran_out(self) -> bool:
         """See `seams.Lane`."""
-        return self._verdict_at == 0.0
+        return self._ran_out
 
     def meet(self) -> bool:
         """See `seams.Lane`."""
@@ -151,26 +177,45 @@ class PeerLane:
         """See `seams.Lane`. The contribution's memory is used until `poll` has answered, or `close` returned."""
         links, self._question = self._links, f"step {step} {control.round}"
         assert links is not None, "members meet before they send"
-        if self._question in self._asked:
-            return
-        mine = self._staged(contribution) if contribution is not None else Contribution(step, {}, b"")
-        try:  # from this thread, which has nothing better to do: the helper would have to wake up first
-            moved = self._begin(links, step, control, mine)
+        try:
+            self._pending = self._begin(links, step, control, contribution)
         except PeerLost as lost:
-            self._asked = {self._question: time.monotonic()}
-            self._take_in(_Answer("lost", (lost.slot, str(lost))))
-            return
-        self._ask(self._question, lambda links: self._finish(links, step, control, mine, moved))
+            self._pending = partial(_raise, lost)
 
     def poll(self, step: int) -> list[tuple[Control, Any]] | None:
-        """See `seams.Lane`. The first part has the finished root, in the memory of the contribution sent."""
-        question = self._question
-        assert question.startswith(f"step {step} "), f"step {step} was not sent, but {question}"
-        gathered: list[tuple[Control, Any]] | None = self._listen(question)
-        if gathered is None and time.monotonic() - self._asked[question] > self._patience:
-            self._verdict_at = 0.0
-            raise LaneBrokenError((), f"nothing has come from peers for {self._patience:.0f} s, nor did they go")
-        return gathered
+        """See `seams.Lane`. Waits for as long as it takes, or until `interrupt`.
+
+        The first part has the finished root, in the memory of the contribution sent.
+        """
+        assert self._question.startswith(f"step {step} "), f"step {step} was not sent, but {self._question}"
+        if self._interrupted:
+            return None  # whoever did it has said why
+        assert self._pending is not None
+        self._since = time.monotonic()
+        try:
+            return self._pending()
+        except OutOfPatience as silence:
+            self._ran_out = True
+            raise LaneBrokenError((), str(silence)) from silence
+        except Damaged as damage:
+            raise LaneBrokenError((damage.slot,), str(damage)) from damage
+        except PeerLost as lost:
+            if self._interrupted:
+                return None
+            self._take_in(_Answer("lost", (lost.slot, str(lost))))
+            while True:  # until the verdict
+                self._listen(self._question)
+        finally:
+            with self._telling:
+                self._since = None
+
+    def interrupt(self) -> None:
+        """End `poll` and let it answer None: what it waits for will not come, or is not wanted. From any thread."""
+        self._interrupted = True
+        if self._links is not None:
+            self._links.cut()
+            if self._nccl is not None:
+                self._nccl.abort()
 
     def part(self) -> None:
         """See `seams.Lane`."""
@@ -236,13 +281,12 @@ class PeerLane:
     # ---- the helper's side
 
     def _work(self) -> None:
-        torch.set_flush_denormal(False)  # of each thread its own; partials are summed here
         try:
             links = self._connect()
             if links is None:
                 return
             self._answers.put(_Answer("meet", True))
-            while (asked := self._questions.get()) is not None:
+            while (asked := self._next()) is not None:
                 question, do = asked
                 self._answers.put(_Answer(question, do(links)))
         except PeerLost as lost:
@@ -252,6 +296,18 @@ class PeerLane:
         except BaseException as error:  # noqa: BLE001 - whatever it is, the member must hear of it
             self._answers.put(_Answer("failed", error))
 
+    def _next(self) -> tuple[str, Callable[[Links], Any]] | None:
+        """The next thing to do. Until it comes, long waits of the thread that trains are told of."""
+        told = None
+        while True:
+            with suppress(queue.Empty):
+                return self._questions.get(timeout=WAITING_SECONDS)
+            with self._telling:
+                since = self._since
+                if since is not None and since != told and time.monotonic() - since >= WAITING_SECONDS:
+                    told = since
+                    self._on_wait()
+
     def _connect(self) -> Links | None:
         group, store = self._meeting.connect()
         links = Links(
@@ -259,6 +315,7 @@ class PeerLane:
             self._run.slot,
             len(self._run.members),
             lambda slot, why: self._answers.put(_Answer("lost", (slot, why))),
+            timedelta(seconds=self._patience),
         )
         with self._closing:
             if not self._closed:
@@ -269,34 +326,76 @@ class PeerLane:
         links.close()
         return None
 
-    def _begin(self, links: Links, step: int, control: Control, mine: Contribution) -> Callable[[], None]:
-        """Send my note and partials to everybody, and be ready for what becomes of them; what waits till it is done.
-
-        The finished parts may come to memory that is still being sent: nobody finishes one without having all of it.
-        """
-        self._notes = self._notes or Frames(links, NOTE)
+    def _begin(
+        self, links: Links, step: int, control: Control, contribution: Contribution | None
+    ) -> Callable[[], list[tuple[Control, Any]]]:
+        """Send what I have to everybody; what is returned waits for theirs."""
+        if contribution is None:
+            nothing = Contribution(step, {}, b"")
+            self._rounds = self._rounds or Frames(links, ROUND)
+            self._rounds.expect(links.peers)
+            self._rounds.send(links.peers, _encoder.encode(_note(step, control, nothing)))
+            return lambda: self._confer(links, step, control, nothing)
+        mine = self._staged(contribution)
+        note = _encoder.encode(_note(step, control, mine))
+        if self._whole is None:  # of the first step; all of a generation are alike
+            self._prepare(links, _root(mine))
+        assert self._notes is not None
         self._notes.expect(links.peers)
-        moved = None
-        if mine.nodes:
-            bulk, root = self._nccl or links, _root(mine)
-            if not self._memory:
-                self._expect_partials(bulk, root)
-            bulk.expect(FINISHED, {peer: self._part(root, peer) for peer in links.peers})
-            partials = {peer: _all(self._part(value, peer) for value in mine.nodes.values()) for peer in links.peers}
-            moved = bulk.move(PARTIALS, partials)
-        self._notes.send(links.peers, _encoder.encode(_note(step, control, mine)))
-        return moved or (lambda: None)
+        if self._whole:
+            self._notes.send(links.peers, note, _all(mine.nodes.values()))
+            return lambda: self._finish_whole(links, step, control, mine)
+        bulk, root = self._nccl or links, _root(mine)
+        # Finished parts may come to memory that is still being sent: nobody finishes one without having all of it.
+        bulk.expect(FINISHED, {peer: self._part(root, peer) for peer in links.peers})
+        partials = {peer: _all(self._part(value, peer) for value in mine.nodes.values()) for peer in links.peers}
+        moved = bulk.move(PARTIALS, partials)
+        self._notes.send(links.peers, note)
+        return lambda: self._finish_parts(links, step, control, mine, moved)
 
-    def _finish(
-        self, links: Links, step: int, control: Control, mine: Contribution, moved: Callable[[], None]
-    ) -> list[tuple[Control, Any]]:
-        """What everybody has said; in a step also my part of the root from what came, and everybody's part of it."""
+    def _prepare(self, links: Links, root: Value) -> None:
+        """Memory for what peers send in each step, and what that is: the same answer for all members."""
+        members = self._run.members
+        counts = [len(nodes_of(member.first, member.last, self._ests)) for member in members]
+        size = sum(map(room, root))
+        self._whole = not self._nccl and size * (len(members) - 1) * max(counts) <= SMALL
+        cargo = {peer: counts[peer] * size for peer in links.peers} if self._whole else {}
+        self._notes = Frames(links, NOTE, cargo)
+        if not self._whole:
+            self._expect_partials(self._nccl or links, root)
+
+    def _confer(self, links: Links, step: int, control: Control, nothing: Contribution) -> list[tuple[Control, Any]]:
+        """What everybody has said between two steps."""
+        assert self._rounds is not None
+        said = {peer: self._checked(self._rounds.receive(peer), peer, step, nothing)[0] for peer in links.peers}
+        self._rounds.settle()
+        said[links.slot] = control
+        return [(said[slot], None) for slot in sorted(said)]
+
+    def _finish_whole(self, links: Links, step: int, control: Control, mine: Contribution) -> list[tuple[Control, Any]]:
+        """The root from everybody's partials."""
         assert self._notes is not None
         parts = {peer: self._checked(self._notes.receive(peer), peer, step, mine) for peer in links.peers}
         self._notes.settle()
-        if not mine.nodes:
-            said = {links.slot: control} | {peer: part[0] for peer, part in parts.items()}
-            return [(said[slot], None) for slot in sorted(said)]
+        nodes, root = dict(mine.nodes), _root(mine)
+        for peer in links.peers:
+            member, cargo, at = self._run.members[peer], self._notes.cargo(peer), 0
+            for node in nodes_of(member.first, member.last, self._ests):
+                nodes[node] = []
+                for flat in root:
+                    nodes[node].append(cargo[at : at + flat.nbytes].view(flat.dtype))
+                    at += room(flat)
+        fold(nodes, self._ests, root)
+        self._notes.expect(links.peers)  # of the next step: who comes first need not ask
+        return self._gathered(parts, control, mine)
+
+    def _finish_parts(
+        self, links: Links, step: int, control: Control, mine: Contribution, moved: Callable[[], None]
+    ) -> list[tuple[Control, Any]]:
+        """My part of the root from what came, and everybody's part of it."""
+        assert self._notes is not None
+        parts = {peer: self._checked(self._notes.receive(peer), peer, step, mine) for peer in links.peers}
+        self._notes.settle()
         moved()
         bulk, root = self._nccl or links, _root(mine)
         result = self._part(root, links.slot)
@@ -308,9 +407,15 @@ class PeerLane:
         moved = bulk.move(FINISHED, dict.fromkeys(links.peers, result))
         self._expect_partials(bulk, root)  # of the next step: who comes first need not ask
         moved()
-        parts[links.slot] = control, replace(mine, nodes={})
+        return self._gathered(parts, control, mine)
+
+    def _gathered(
+        self, parts: dict[int, tuple[Control, Contribution]], control: Control, mine: Contribution
+    ) -> list[tuple[Control, Any]]:
+        """Everybody's parts in slot order; the first has the finished root."""
+        parts[self._run.slot] = control, replace(mine, nodes={})
         first, contribution = parts[0]
-        parts[0] = first, replace(contribution, nodes={(0, self._ests): root})
+        parts[0] = first, replace(contribution, nodes={(0, self._ests): _root(mine)})
         return [parts[slot] for slot in sorted(parts)]
 
     def _expect_partials(self, bulk: Links | Nccl, like: Value) -> None:
@@ -344,6 +449,10 @@ class PeerLane:
         if (note.step, note.control.slot, set(note.losses), len(note.used)) != (step, peer, ests, used):
             raise Damaged(peer, f"slot {peer} ({member.worker}) sent a note that is not its own for step {step}")
         return note.control, replace(extra, used=note.used, losses=note.losses)
+
+
+def _raise(error: Exception) -> list[tuple[Control, Any]]:
+    raise error
 
 
 def _root(mine: Contribution) -> Value:

@@ -68,6 +68,7 @@ class Runner:
     def __init__(self, environment: Environment) -> None:
         self._env = environment
         self._channel = Channel(environment.fd)
+        self._channel.on_message = self._glance
         self._rendezvous: Rendezvous | None = None
         self._lane: Lane | None = None
         self._patience = PATIENCE_SECONDS
@@ -251,7 +252,17 @@ class Runner:
             return StoreLane(self._store, job, run, Contribution.from_bytes)
         from .peers import PeerLane
 
-        return PeerLane(job, run, self._spec.ests, self._env.host, self._env.device, self._patience)
+        return PeerLane(
+            job, run, self._spec.ests, self._env.host, self._env.device, self._patience,
+            lambda: self._channel.say(messages.Waiting()),
+        )  # fmt: skip
+
+    def _glance(self, message: messages.ToRunner) -> None:
+        """At what has come while the thread that trains may wait for peers: does it call it away?"""
+        lane = self._lane
+        over = isinstance(message, messages.Stop) or (isinstance(message, messages.Yield) and bool(message.lost))
+        if lane is not None and (over or (isinstance(message, messages.Yield) and message.drop)):
+            lane.interrupt()
 
     def _let_go(self, *, finished: bool) -> None:
         """Of the last generation's peers. No step is too slow for ever: whoever lost patience has more from now on."""

@@ -132,6 +132,10 @@ class Lane(Protocol):
         """
         ...
 
+    def interrupt(self) -> None:
+        """Let `poll` answer None, as the message that has just come says that it waits in vain; from any thread."""
+        ...
+
     def meet(self) -> bool:
         """Whether all members are here; call again until they are. May wait for some milliseconds."""
         ...
@@ -152,7 +156,7 @@ class Lane(Protocol):
         ...
 
     def poll(self, step: int) -> list[tuple[Control, Any]] | None:
-        """All members' parts in slot order, or None while some are missing. May wait for some milliseconds.
+        """All members' parts in slot order, or None while some are missing. May wait, until `interrupt`.
 
         A lane may have done sums on the way: together the parts have what `Replica.apply` needs.
         """

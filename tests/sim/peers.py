@@ -134,6 +134,9 @@ class PeerLane:
             for slot, (control, part) in sorted(self._parts.items())
         ]
 
+    def interrupt(self) -> None:
+        """Nothing waits here."""
+
     def part(self) -> None:
         """All that I need has come: my end is no break."""
         if not self.broken:

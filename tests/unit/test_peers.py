@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ import pytest
 import torch
 from easyscale.coordinator.records import Member
 from easyscale.errors import LaneBrokenError
-from easyscale.pipeline import messages, rendezvous
+from easyscale.pipeline import messages, peers, rendezvous
 from easyscale.pipeline.contribution import Contribution
 from easyscale.pipeline.nccl import all_distinct
 from easyscale.pipeline.parcels import Frames
@@ -74,7 +75,23 @@ class Crowd:
     def exchange(self, step: int, parts: dict[int, Contribution]) -> dict[int, list[tuple[Control, Contribution]]]:
         for slot, part in parts.items():
             self.lanes[slot].send(step, Control(slot=slot), part)
-        return {slot: until(lambda lane=self.lanes[slot]: lane.poll(step)) for slot in parts}
+        return self.poll(step, *parts)
+
+    def poll(self, step: int, *slots: int) -> dict[int, Any]:
+        """What each of these gets, or the error that it meets: each waits in a thread of its own."""
+
+        def poll(slot: int) -> Any:
+            try:
+                return self.lanes[slot].poll(step)
+            except LaneBrokenError as error:
+                return error
+
+        with ThreadPoolExecutor(len(slots)) as threads:
+            return dict(zip(slots, threads.map(poll, slots), strict=True))
+
+    def lost(self, step: int, *slots: int) -> list[tuple[int, ...]]:
+        """Whom each of these says it has lost."""
+        return [found.lost for found in self.poll(step, *slots).values()]
 
     def kill(self, slot: int) -> None:
         """As if its process had died: all its connections end at once."""
@@ -85,8 +102,11 @@ class Crowd:
             lane.close()
 
 
-@pytest.fixture
-def crowds() -> Iterator[Callable[..., Crowd]]:
+@pytest.fixture(params=["whole", "parts"])
+def crowds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Crowd]]:
+    """Whose gradients count as small, or do not."""
+    if request.param == "parts":
+        monkeypatch.setattr(peers, "SMALL", 0)
     made: list[Crowd] = []
 
     def make(*arguments: Any, **settings: Any) -> Crowd:
@@ -165,7 +185,7 @@ def test_every_dtype_and_every_size_is_summed_like_at_one_worker(
 
 def test_a_balanced_step_sends_at_most_two_gradients(crowds: Callable[..., Crowd]) -> None:
     crowd = crowds([1, 1, 1, 1]).meet()
-    crowd.flat = (100_000, 16)
+    crowd.flat = (100_000, 16)  # too large to be sent whole to three others
     before = crowd.lanes[1].sent
     crowd.exchange(0, {slot: part(crowd, slot) for slot in crowd.lanes})
     assert crowd.lanes[1].sent - before <= 2.1 * (400_000 + 128)
@@ -209,6 +229,24 @@ def test_a_state_is_given_from_memory_to_memory_with_its_history(crowds: Callabl
     assert crowd.exchange(12, {slot: part(crowd, slot, 12) for slot in crowd.lanes}), "and then the steps go on"
 
 
+def test_a_wait_that_takes_long_is_told_of_once_and_only_while_it_lasts(crowds: Callable[..., Crowd]) -> None:
+    crowd = crowds([1, 1]).meet()
+    told = threading.Event()
+    crowd.lanes[0]._on_wait = told.set
+    crowd.lanes[0].send(0, Control(slot=0), part(crowd, 0))
+
+    def late() -> None:
+        assert told.wait(PATIENCE)
+        crowd.lanes[1].send(0, Control(slot=1), part(crowd, 1))
+        crowd.lanes[1].poll(0)
+
+    other = threading.Thread(target=late)
+    other.start()
+    assert crowd.lanes[0].poll(0) is not None
+    other.join()
+    assert crowd.lanes[0]._since is None
+
+
 # ---- losses
 
 
@@ -223,9 +261,8 @@ def test_who_dies_while_others_wait_is_named_by_all_and_nobody_else_is(crowds: C
     crowd = crowds([1, 1, 1, 1]).meet()
     for slot in (0, 1, 3):
         crowd.lanes[slot].send(0, Control(slot=slot), part(crowd, slot))
-    assert all(crowd.lanes[slot].poll(0) is None for slot in (0, 1, 3))
-    crowd.kill(2)
-    assert [lost(lambda lane=lane: lane.poll(0)) for lane in crowd.lanes.values()] == [(2,)] * 3
+    threading.Timer(0.2, lambda: crowd.kill(2)).start()
+    assert crowd.lost(0, 0, 1, 3) == [(2,)] * 3
 
 
 def test_two_who_die_together_are_named_together(crowds: Callable[..., Crowd]) -> None:
@@ -234,11 +271,14 @@ def test_two_who_die_together_are_named_together(crowds: Callable[..., Crowd]) -
         crowd.lanes[slot].send(0, Control(slot=slot), part(crowd, slot))
     crowd.kill(0)
     crowd.kill(3)
-    assert [lost(lambda lane=lane: lane.poll(0)) for lane in crowd.lanes.values()] == [(0, 3)] * 2
+    assert crowd.lost(0, 1, 2) == [(0, 3)] * 2
 
 
-def test_who_dies_between_partials_and_finished_parts_is_named_by_all(crowds: Callable[..., Crowd]) -> None:
+def test_who_dies_between_partials_and_finished_parts_is_named_by_all(
+    crowds: Callable[..., Crowd], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Member 1 has everybody's partials, but waits for 0's finished part, which 0 cannot have without 2."""
+    monkeypatch.setattr(peers, "SMALL", 0)
     crowd = crowds([1, 1, 1]).meet()
     for slot in (0, 1):
         crowd.lanes[slot].send(0, Control(slot=slot), part(crowd, slot))
@@ -250,7 +290,15 @@ def test_who_dies_between_partials_and_finished_parts_is_named_by_all(crowds: Ca
     links.move(PARTIALS, {1: crowd.lanes[2]._part(leaves(crowd, (2, 3)), 1)})()
     frames.settle()
     crowd.kill(2)
-    assert [lost(lambda lane=lane: lane.poll(0)) for lane in crowd.lanes.values()] == [(2,)] * 2
+    found: dict[int, Any] = {}
+    waiting = [threading.Thread(target=lambda s=slot: found.update(crowd.poll(0, s)), daemon=True) for slot in (0, 1)]
+    for thread in waiting:
+        thread.start()
+    waiting[0].join(PATIENCE)
+    assert found[0].lost == (2,)
+    crowd.lanes[1].interrupt()  # as the plan without 2 does, which 0 has asked for
+    waiting[1].join(PATIENCE)
+    assert found[1] is None or found[1].lost == (2,)
 
 
 def test_who_dies_while_a_state_is_given_is_named(crowds: Callable[..., Crowd]) -> None:
@@ -294,11 +342,13 @@ def test_who_is_stopped_holds_nobody_up_once_the_generation_is_dropped(crowds: C
     mine = part(crowd, 0)
     crowd.lanes[0].send(0, Control(slot=0), mine)
     crowd.lanes[1].send(0, Control(slot=1), part(crowd, 1))
+    threading.Timer(0.2, crowd.lanes[0].interrupt).start()
     assert crowd.lanes[0].poll(0) is None, "2 is silent, and nobody is accused"
+    assert crowd.lanes[0].poll(0) is None, "nor is anything waited for any more"
     crowd.lanes.pop(0).close()
     frozen = {node: [flat.clone() for flat in value] for node, value in mine.nodes.items()}
     crowd.lanes[2].send(0, Control(slot=2), part(crowd, 2))
-    assert 0 in lost(lambda: crowd.lanes[2].poll(0)), "it wakes up and finds that the others have gone"
+    assert 0 in crowd.lost(0, 2)[0], "it wakes up and finds that the others have gone"
     assert all(torch.equal(a, b) for node in frozen for a, b in zip(frozen[node], mine.nodes[node], strict=True))
 
 
@@ -308,7 +358,7 @@ def test_patience_that_runs_out_blames_nobody(crowds: Callable[..., Crowd]) -> N
     crowd.lanes = {slot: crowd.lane(slot) for slot in (0, 1)}
     crowd.meet()
     crowd.lanes[0].send(0, Control(slot=0), part(crowd, 0))
-    assert lost(lambda: crowd.lanes[0].poll(0)) == ()
+    assert crowd.lost(0, 0) == [()]
     assert crowd.lanes[0].ran_out
 
 
@@ -316,18 +366,27 @@ def test_a_goodbye_is_no_break_and_takes_nothing_from_others(crowds: Callable[..
     crowd = crowds([1, 1, 1]).meet()
     for slot in crowd.lanes:
         crowd.lanes[slot].send(0, Control(slot=slot), part(crowd, slot))
-    first = until(lambda: crowd.lanes[2].poll(0))
-    assert len(first) == 3
-    crowd.lanes[2].part()
-    threading.Thread(target=crowd.lanes.pop(2).close, daemon=True).start()
-    for lane in crowd.lanes.values():
-        assert len(until(lambda lane=lane: lane.poll(0))) == 3
-        lane.part()
+    lanes = dict(crowd.lanes)
+
+    def finish(slot: int) -> int:
+        gathered = lanes[slot].poll(0)
+        lanes[slot].part()
+        if slot == 2:
+            crowd.lanes.pop(2).close()
+        return len(gathered or [])
+
+    with ThreadPoolExecutor(3) as threads:
+        assert [*threads.map(finish, lanes)] == [3, 3, 3]
 
 
 def encoded_note(step: int, slot: int, mine: Contribution, **changes: Any) -> bytes:
     note = Note(step, Control(slot=slot), mine.used, mine.losses, b"")
     return msgspec.msgpack.encode(msgspec.structs.replace(note, **changes))
+
+
+def cargo(mine: Contribution) -> list[torch.Tensor]:
+    """What goes along with a note: all partials, if they are small."""
+    return [flat for value in mine.nodes.values() for flat in value] if peers.SMALL else []
 
 
 @pytest.mark.parametrize(
@@ -347,9 +406,10 @@ def test_a_note_that_cannot_be_names_its_sender(crowds: Callable[..., Crowd], no
     crowd.lanes[0].send(0, Control(slot=0), part(crowd, 0))
     links = crowd.lanes[1]._links
     assert links is not None
-    frames = Frames(links, NOTE)
-    frames.send([0], note)
-    assert lost(lambda: crowd.lanes[0].poll(0)) == (1,)
+    mine = part(crowd, 1)
+    frames = Frames(links, NOTE)  # a message is gone with whoever sends it
+    frames.send([0], note, cargo(mine))
+    assert crowd.lost(0, 0) == [(1,)]
 
 
 @pytest.mark.parametrize("byte", [0, 5, 9, 14, 40])
@@ -360,10 +420,11 @@ def test_a_head_with_a_flipped_bit_names_its_sender(crowds: Callable[..., Crowd]
     assert links is not None
     sent: list[torch.Tensor] = []
     keep = SimpleNamespace(send=lambda _slot, _tag, tensor: sent.append(tensor))
-    Frames(keep, NOTE).send([0], encoded_note(0, 1, part(crowd, 1)))  # type: ignore[arg-type]
+    mine = part(crowd, 1)
+    Frames(keep, NOTE).send([0], encoded_note(0, 1, mine), cargo(mine))  # type: ignore[arg-type]
     sent[0][byte] ^= 64
     links.send(0, NOTE, sent[0]).wait()
-    assert lost(lambda: crowd.lanes[0].poll(0)) == (1,)
+    assert crowd.lost(0, 0) == [(1,)]
 
 
 def test_nccl_is_for_distinct_gpus_only() -> None:
