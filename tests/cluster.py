@@ -1,6 +1,6 @@
 """A cluster of real processes for one test: coordinators, workers and `easyscale run`, to be killed, stopped and woken.
 
-Coordinators and workers are forked (`forked.py`), unless a test needs ordinary processes. Every process carries a mark
+Coordinators and workers are forked (`forked.py`) where a test asks for that (`alone`). Every process carries a mark
 in its environment, which its children inherit, or has left a note: so whatever is left of the cluster can be found,
 runners and loaders included. All of them end with the cluster, and with the test process however that ends.
 """
@@ -180,6 +180,8 @@ class Cluster:
         self.folder = folder
         self.kv_address = kv or file_address(folder / "kv.sqlite")
         self.store_address = store or file_address(folder / "store")
+        self.alone = True
+        """Whether coordinators and workers are ordinary processes; else they are forked."""
         self._mark = secrets.token_hex(8)
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("EASYSCALE_", "JOB_"))}
         self._env = kept | {
@@ -224,8 +226,8 @@ class Cluster:
         return dict(self._env)
 
     def coordinator(self, **env: str) -> Process:
-        """Start `easyscale coordinator`, forked."""
-        return self._fork("coordinator", name="coordinator", **env)
+        """Start `easyscale coordinator`."""
+        return (self.start if self.alone else self._fork)("coordinator", name="coordinator", **env)
 
     def impatient_coordinator(self, stale: float) -> Process:
         """Start a coordinator that takes a worker for gone after this many seconds without a sign of life."""
@@ -246,18 +248,26 @@ class Cluster:
         return next((process for process in self._started if process.pid == pid), None)
 
     def worker(
-        self, name: str, *options: str, ttl: float = TTL, folder: Path | None = None, alone: bool = False, **env: str
+        self,
+        name: str,
+        *options: str,
+        ttl: float = TTL,
+        folder: Path | None = None,
+        alone: bool | None = None,
+        **env: str,
     ) -> Process:
         """Start `easyscale worker`.
 
         Args:
             options: more of its options. folder: its local folder; default: one of its own.
             alone: it is an ordinary process and has a fork server of its own, which costs seconds; else it is forked,
-                and so are its runners. It is also alone if a library would read its environment too early.
+                and so are its runners. Default: the cluster's. It is also alone if a library would read its
+                environment too early.
             env: more of its environment.
         """
         local = folder or self.folder / "workers" / f"{name}-{len(self._started)}"
         arguments = ["worker", "--name", name, "--ttl", str(ttl), "--folder", str(local), *options]
+        alone = self.alone if alone is None else alone
         if alone or not all(variable.startswith(READ_LATE) for variable in env):
             return self.start(*arguments, name=name, **env)
         return self._fork(*arguments, "--fork-server", str(EXTRA_FD), name=name, **env)

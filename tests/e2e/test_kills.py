@@ -7,6 +7,7 @@ import signal
 from typing import TYPE_CHECKING
 
 import psutil
+import pytest
 from cluster import JOBS
 from easyscale.pipeline.spec import Retries
 from reference import STEPS_PER_EPOCH
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
     from reference import Reference
 
 SMALL = JOBS / "small.py"
+
+
+@pytest.fixture(autouse=True)
+def forked(cluster: Cluster) -> None:
+    cluster.alone = False
 
 
 def test_workers_killed_at_random_moments_are_replaced_while_the_others_go_on(
@@ -139,7 +145,7 @@ def test_a_step_that_always_kills_its_worker_is_quarantined_with_evidence(
         worker = cluster.worker(f"w{killed}", ttl=5.0, JOB_FAULT="die-with-worker:1")
         cluster.until(job, lambda now: now.attempts.get("died") == killed)  # noqa: B023
         injected("SIGKILL of a worker by its own step")
-        assert not worker.running
+        assert worker.wait().code == -signal.SIGKILL
         cluster.until(job, lambda now: now.state != "running")
     assert now.attempts == {"died": killed}, "counted although nobody was left to report it"
     assert "ended 2 attempts without progress; it is quarantined" in now.reason
@@ -158,7 +164,7 @@ def test_a_job_whose_build_always_kills_its_worker_is_quarantined(
         worker = cluster.worker(f"w{killed}", JOB_FAULT="die-with-worker:-2")
         now = cluster.until(job, lambda now: now.attempts.get("died") == killed)  # noqa: B023
         injected("SIGKILL of a worker by the build of its job")
-        assert not worker.running
+        assert worker.wait().code == -signal.SIGKILL
     assert (now.state, now.attempts) == ("failed", {"died": 2})
     assert "ended 2 attempts without progress; it is quarantined" in now.reason
     assert "while it got ready" in now.reason
