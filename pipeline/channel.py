@@ -6,7 +6,6 @@ Whole lines go out, from whichever thread; messages come in by a queue. When the
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import queue
 import socket
@@ -32,7 +31,7 @@ class Channel:
     def __init__(self, fd: int) -> None:
         self._socket = socket.socket(fileno=fd)
         self._identity = self._looks()
-        self._lock = threading.Lock()
+        self._lock, self._ending = threading.Lock(), threading.Lock()
         self.inbox: queue.SimpleQueue[messages.ToRunner] = queue.SimpleQueue()
         self.on_answer: Any = None
         self.on_message: Callable[[messages.ToRunner], None] = lambda _: None
@@ -42,25 +41,34 @@ class Channel:
     def say(self, message: messages.FromRunner) -> None:
         """Send to the agent."""
         with self._lock, contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            try:
-                ours = self._looks() == self._identity
-                if ours:
-                    self._socket.sendall(messages.encode(message))
-            except OSError as error:
-                if error.errno != errno.EBADF:
-                    raise
-                ours = False
-            if not ours:
-                sys.stderr.write(CLOSED)
-                sys.stderr.flush()
-                os._exit(1)  # nobody can be told anything any more
+            self._require_ours()
+            self._socket.sendall(messages.encode(message))
 
-    def _looks(self) -> tuple[int, int]:
+    def _looks(self) -> tuple[int, int] | None:
         """What has the descriptor's number: if it was closed, that may be another file or connection by now."""
-        found = os.fstat(self._socket.fileno())
+        try:
+            found = os.fstat(self._socket.fileno())
+        except OSError:
+            return None
         return found.st_dev, found.st_ino
 
+    def _require_ours(self) -> None:
+        """End the process if nobody can be told anything any more."""
+        if self._looks() == self._identity:
+            return
+        with self._ending:
+            sys.stderr.write(CLOSED)
+            sys.stderr.flush()
+            os._exit(1)
+
     def _read(self) -> None:
+        try:
+            self._hear()
+        finally:
+            self._require_ours()
+        die()
+
+    def _hear(self) -> None:
         with self._socket.makefile("rb") as lines:
             for line in lines:
                 message = messages.decode_to_runner(line)
@@ -70,4 +78,3 @@ class Channel:
                 else:
                     self.inbox.put(message)
                     self.on_message(message)
-        die()
