@@ -142,10 +142,12 @@ class Falls:
     """
 
     def __init__(self, folder: str) -> None:
+        from easyscale.pipeline import peers
         from easyscale.pipeline.committer import Committer
         from easyscale.pipeline.links import Links
         from easyscale.pipeline.peers import PeerLane
 
+        peers.SMALL = 0  # of a gradient that goes whole there are no finished parts
         self.folder = Path(folder)
         self.move, self.poll, self.writing = Links.move, PeerLane.poll, Committer.writing
         Links.move = lambda links, *args: self.on_move(links, *args)  # type: ignore[method-assign]
