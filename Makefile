@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check simulate bench install clean
+.PHONY: demo test check simulate bench chaos install clean
 
 install: $(STAMP)
 
@@ -41,6 +41,9 @@ bench: install
 	$(BIN)/python benchmarks/storage.py --store seaweedfs --rounds 3
 	$(BIN)/python benchmarks/restart.py
 	$(BIN)/python benchmarks/elastic.py
+
+# A thousand preemptions at random: about an hour.
+chaos: install
 	$(BIN)/python benchmarks/chaos.py --preemptions 1000 --services etcd
 
 clean:

@@ -54,7 +54,7 @@ BATCH = 32
 SAMPLES = 1024
 NOWHERE = "0" * 64
 
-MODELS = {"0.1M": (64, 224, 2), "3M": (512, 1024, 3), "30M": (1024, 2700, 5)}
+MODELS = {"0.1M": (64, 290, 2), "3M": (512, 1100, 3), "30M": (1024, 2600, 5)}
 """By their number of parameters: width of the input, width of the layers, and how many."""
 
 
@@ -212,7 +212,7 @@ def contest(model: str, ests: int, rounds: int = 9, seconds: float = 0.5) -> Row
     return Row(**json.loads(out[0].splitlines()[-1]))
 
 
-def table(rounds: int = 9, seconds: float = 0.5) -> list[Row]:
+def tables(rounds: int = 9, seconds: float = 0.5) -> list[Row]:
     """All contests, printed as they end."""
     print(f"W = {WORKERS}, batch {BATCH} per EST, one thread, {device_kind('cpu')}, torch {torch.__version__}")
     print("| model | parameters | ESTs | ours, samples/s | DDP, samples/s | ours / DDP | sent, gradients per step |")
@@ -248,7 +248,7 @@ def main() -> None:
         print(json.dumps(asdict(contest(given.model, given.ests, given.rounds, given.seconds))))
     else:
         print(f"{platform.node()}: ", end="")
-        table(given.rounds, given.seconds)
+        tables(given.rounds, given.seconds)
 
 
 if __name__ == "__main__":
