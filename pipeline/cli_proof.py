@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 import typer
@@ -20,12 +20,15 @@ from .summary import no_such_job, read_job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from ..coordinator.kv import KeyValueStore
+    from ..coordinator.records import Head
     from ..coordinator.views import JobView
     from ..storage.objects import ObjectStore
     from .departures import Departure
     from .diff import Comparison
+    from .forkserver import ForkServer
     from .verify import Verdict
 
 Device = Annotated[str, typer.Option(help="What to compute on: cpu, cuda or cuda:N.")]
@@ -55,25 +58,17 @@ def verify(
     Spans begin and end at commits: `--from` and `--to` mean the nearest ones around these steps. A device of another
     kind than the job's may be used: that its bits differ is then what one wants to know.
     """
-    with stopped_in_order():
-        from .devices import check_device
-        from .forkserver import ForkServer
+    with looking_at([job], device, kv, store, folder) as here:
+        from . import verify as verifying  # imports torch, while the fork server does
         from .messages import Base
 
-        device = check_device(device)
-        open_existing(kv, folder)
-        found, records_at, objects_at = open_both(kv, store, folder)
-        view = committed(records_at, objects_at, job)
-        assert view.head is not None
-        with ForkServer() as fork_server, progress() as show:
-            from . import verify as verifying  # imports torch, while the fork server does
-
-            request = verifying.Request(
-                job=job,
-                head=Base(step=view.head.value.step, manifest=view.head.value.manifest),
-                first=first, last=last, trace=traced, device=device, folder=found.folder, show=show, warn=warn,
-            )  # fmt: skip
-            verdict = verifying.Verifier(objects_at, request, fork_server).run()
+        head = here.heads[0]
+        request = verifying.Request(
+            job=job,
+            head=Base(step=head.step, manifest=head.manifest),
+            first=first, last=last, trace=traced, device=here.device, folder=here.folder, show=here.show, warn=warn,
+        )  # fmt: skip
+        verdict = verifying.Verifier(here.store, request, here.fork_server).run()
     if output is Output.json:
         print_json(msgspec.to_builtins(verdict))
     else:
@@ -98,6 +93,49 @@ def diff(
     """
     if job1 == job2:
         raise UserError(f"{job1!r} is compared with itself", "name two jobs; `easyscale verify` checks one")
+    with looking_at([job1, job2], device, kv, store, folder) as here:
+        from . import diff as comparing  # imports torch, while the fork server does
+        from .messages import Base
+
+        sides = [
+            comparing.Side(
+                view.name,
+                Base(step=head.step, manifest=head.manifest),
+                head.state_digest,
+                view.record.spec,
+                view.record.code,
+            )
+            for view, head in zip(here.jobs, here.heads, strict=True)
+        ]
+        place = comparing.Place(here.device, here.folder, here.fork_server, here.show)
+        comparison = comparing.compare(here.store, sides[0], sides[1], place)
+    if output is Output.json:
+        print_json(msgspec.to_builtins(comparison))
+    else:
+        show_comparison(comparison)
+    if comparison.verdict != "identical":
+        raise typer.Exit(1)
+
+
+class Here(NamedTuple):
+    """What the commands of this module work with: jobs that have commits, and where to compute them anew."""
+
+    jobs: list[JobView]
+    heads: list[Head]
+    store: ObjectStore
+    device: str
+    folder: Path
+    fork_server: ForkServer
+    show: Callable[[int, int, str], None]
+
+
+@contextmanager
+def looking_at(jobs: list[str], device: str, kv: str | None, store: str | None, folder: str | None) -> Iterator[Here]:
+    """Open what is needed to compute some jobs anew; ends in order when it is interrupted.
+
+    Raises:
+        UserError: see `committed`; or there is no such device or place.
+    """
     with stopped_in_order():
         from .devices import check_device
         from .forkserver import ForkServer
@@ -105,25 +143,10 @@ def diff(
         device = check_device(device)
         open_existing(kv, folder)
         found, records_at, objects_at = open_both(kv, store, folder)
-        views = [committed(records_at, objects_at, job) for job in (job1, job2)]
+        views = [committed(records_at, objects_at, job) for job in jobs]
+        heads = [view.head.value for view in views if view.head is not None]
         with ForkServer() as fork_server, progress() as show:
-            from . import diff as comparing  # imports torch, while the fork server does
-            from .messages import Base
-
-            sides = []
-            for view in views:
-                assert view.head is not None
-                head, record = view.head.value, view.record
-                base = Base(step=head.step, manifest=head.manifest)
-                sides.append(comparing.Side(view.name, base, head.state_digest, record.spec, record.code))
-            place = comparing.Place(device, found.folder, fork_server, show)
-            comparison = comparing.compare(objects_at, sides[0], sides[1], place)
-    if output is Output.json:
-        print_json(msgspec.to_builtins(comparison))
-    else:
-        show_comparison(comparison)
-    if comparison.verdict != "identical":
-        raise typer.Exit(1)
+            yield Here(views, heads, objects_at, device, found.folder, fork_server, show)
 
 
 def committed(kv: KeyValueStore, store: ObjectStore, job: str) -> JobView:

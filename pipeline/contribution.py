@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import CorruptError
-from ..storage import packs, trees
+from ..storage import packs, sums, trees
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,8 +36,7 @@ class Contribution:
         contexts: rank -> the EST's context after the step, where ESTs have one.
         buffers: the model's buffers as EST 0 left them, from whoever ran EST 0; None if it ran elsewhere, or if the
             model has none or keeps them per EST.
-        watched: sums of one EST's gradient, if asked for; sample: of nodes and losses (`storage.sums.sample_sum`).
-            They do not travel with the rest.
+        watched: sums of one EST's gradient, if asked for. They do not travel with the rest.
     """
 
     step: int
@@ -47,7 +46,11 @@ class Contribution:
     contexts: dict[int, Any] = field(default_factory=dict)
     buffers: dict[str, Tensor] | None = None
     watched: bytes = b""
-    sample: bytes = b""
+
+    @property
+    def sample(self) -> bytes:
+        """What stands for nodes and losses: see `storage.sums.sample_sum`. Waits for the device."""
+        return sums.sample_sum([flat for value in self.nodes.values() for flat in value], repr(self.losses))
 
     def to_bytes(self) -> bytes:
         """As one safetensors file."""

@@ -13,7 +13,7 @@ from .bisection import first
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from . import audit
+    from . import commit_checks
     from . import replay_messages as messages
     from .trace import Trace
 
@@ -62,7 +62,7 @@ class Departure(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
 
 
-def departed(start: audit.Stop, stop: audit.Stop, found: messages.Recomputed) -> Departure:
+def departed(start: commit_checks.Stop, stop: commit_checks.Stop, found: messages.Recomputed) -> Departure:
     """What a span that was computed anew says against its record."""
     state = found.digest != stop.state_digest
     numbers = {}

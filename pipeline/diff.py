@@ -15,7 +15,7 @@ from ..storage import commits, trees
 from ..storage.blobs import get_blob
 from ..storage.differences import Difference, differences
 from ..storage.manifests import Manifest, read_manifest
-from . import audit, bundle
+from . import bundle, commit_checks
 from . import replay_messages as messages
 from .bisection import first, first_unlike
 from .departures import OperatorDifference, between, class_differences, number_differences
@@ -162,7 +162,7 @@ def parting_commits(store: ObjectStore, one: Side, other: Side) -> tuple[int, in
     """Steps of the last commit with equal states (0: the beginning) and of the first with other ones, among those that
     both jobs have. Reads at most log2 of them."""
     ours, theirs = (
-        {*(step for step in audit.markers(store, side.job) if step < side.head.step), side.head.step}
+        {*(step for step in commit_checks.markers(store, side.job) if step < side.head.step), side.head.step}
         for side in (one, other)
     )
     steps = sorted(ours & theirs)
@@ -181,7 +181,7 @@ def _state(store: ObjectStore, side: Side, step: int) -> str:
 
 def _span(store: ObjectStore, side: Side, common: int, upto: int) -> Span:
     """What led a job from the commit in common to `upto`: only these commits are read."""
-    top = audit.nearest(store, side.job, side.head, upto)
+    top = commit_checks.nearest(store, side.job, side.head, upto)
     assert top.manifest is not None
     newest = read_manifest(store, top.manifest)
     lines: dict[int, str] = {}
@@ -190,7 +190,7 @@ def _span(store: ObjectStore, side: Side, common: int, upto: int) -> Span:
         if manifest.step <= common:
             start = Base(step=manifest.step, manifest=digest)
             break
-        lines |= audit.recorded(store, manifest.history) if manifest.history else {}
+        lines |= commit_checks.recorded(store, manifest.history) if manifest.history else {}
     return Span(start, top.manifest, newest, lines)
 
 

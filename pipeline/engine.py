@@ -158,9 +158,7 @@ class Engine:
         numbers = iter(torch.stack(losses).tolist() if losses else [])  # waits for the device
         # not sum(), which rounds otherwise since Python 3.12
         means = {est: reduce(add, islice(numbers, count), 0.0) for est, count in zip(ests, counts, strict=True)}
-        nodes = stack.nodes()
-        sample = sums.sample_sum([flat for value in nodes.values() for flat in value], repr(means))
-        return Contribution(self._step, nodes, used, means, contexts, buffers, watched, sample)
+        return Contribution(self._step, stack.nodes(), used, means, contexts, buffers, watched)
 
     def gradient_sums(self, est: int) -> bytes:
         """Compute one EST, of whomever, for nothing but the sums of its gradient's bits: see `gradient_names`."""

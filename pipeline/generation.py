@@ -14,14 +14,14 @@ import structlog
 from ..coordinator.records import Progress
 from ..errors import LaneBrokenError, UnavailableError
 from . import messages
+from .protocols import OverError, Parcel, Wait
 from .replicas import RETRY_SECONDS, Replicas
-from .seams import OverError, Parcel, Wait
 from .session import Control, Holding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from .seams import Commits, Lane, Replica, StepReport
+    from .protocols import Commits, Lane, Replica, StepReport
     from .session import Session
 
 log = structlog.get_logger()
@@ -146,7 +146,11 @@ class Generation:
     def _align(self) -> Generator[Wait, None, None]:
         """Meet the others and see that everybody holds the state to begin with."""
         run, replica = self.session.run, self.replica
-        yield from self._until(self.lane.meet)
+
+        def over() -> bool:
+            return self.session.superseded or self.session.broken
+
+        yield from self._until(self.lane.meet, over)
         holders = [slot for slot, held in enumerate(run.held) if held == run.step]
         behind = [slot for slot, held in enumerate(run.held) if held != run.step]
         if not holders or run.lane != "peer":
@@ -156,23 +160,23 @@ class Generation:
             mine = [slot for slot in behind if from_whom[slot] == run.slot]
             if mine:
                 parcel = Parcel(replica.state(), self.commits.history)
-                yield from self._until(lambda: self.lane.give(mine, parcel))
+                yield from self._until(lambda: self.lane.give(mine, parcel), over)
             return
-        given: Parcel = yield from self._until(lambda: self.lane.take(from_whom[run.slot]))
+        given: Parcel = yield from self._until(lambda: self.lane.take(from_whom[run.slot]), over)
         replica.load_state(given.state)
         assert replica.step == run.step, f"state {run.step} was to be given, not {replica.step}"
         self.holding.own = False
         self.commits.adopt(given.history)
 
-    def _until(self, call: Callable[[], Any]) -> Generator[Wait, None, Any]:
-        """Call until the answer is something."""
+    def _until(self, call: Callable[[], Any], over: Callable[[], bool]) -> Generator[Wait, None, Any]:
+        """Call until the answer is something, which is looked at before giving up because this generation is `over`."""
         delay = FIRST_POLL_SECONDS
         waited = False
         while True:
             answer = yield from self._insist(call)
             if answer:
                 return answer
-            if self.session.superseded or self.session.broken:
+            if over():
                 raise OverError
             if not waited:
                 self.say(messages.Waiting())
@@ -181,24 +185,12 @@ class Generation:
             delay = min(delay * 1.5, LAST_POLL_SECONDS)
 
     def _exchange(self, control: Control, contribution: Any) -> Generator[Wait, None, list[tuple[Control, Any]]]:
-        """Send my part and wait for the others'."""
-        session, step = self.session, self.replica.step
+        """Send my part and wait for the others'. If a lost one had sent its part, the step is whole."""
+        step = self.replica.step
         yield from self._insist(lambda: self.lane.send(step, control, contribution))
-        waited = False
-        delay = FIRST_POLL_SECONDS
-        while True:
-            gathered: list[tuple[Control, Any]] | None
-            gathered = yield from self._insist(lambda: self.lane.poll(step))
-            # Looked before giving up: if the lost one had sent its part, the step is whole and nothing is lost.
-            if gathered is not None:
-                return gathered
-            if session.broken:
-                raise OverError
-            if not waited:
-                self.say(messages.Waiting())
-                waited = True
-            yield Wait(0.0 if self.lane.waits else delay)
-            delay = min(delay * 1.5, LAST_POLL_SECONDS)
+        gathered: list[tuple[Control, Any]]
+        gathered = yield from self._until(lambda: self.lane.poll(step), lambda: self.session.broken)
+        return gathered
 
     def _insist(self, call: Callable[[], Any]) -> Generator[Wait, None, Any]:
         """Retry an exchange through an outage of the store; give up only with the generation."""

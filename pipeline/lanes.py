@@ -1,7 +1,7 @@
 """How partials travel between the members of a generation: inside one process, or as blobs through the object store.
 
 A lane carries bytes and decides nothing, so it never shows in the bits. The lane between peers (`peers.py`) stands
-beside these two behind the same protocol, `seams.Lane`.
+beside these two behind the same protocol, `protocols.Lane`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ..storage.objects import ObjectStore
     from .messages import Run
-    from .seams import Parcel
+    from .protocols import Parcel
 
 log = structlog.get_logger()
 
@@ -57,24 +57,24 @@ class _Unmet:
     sent = 0
 
     def part(self) -> None:
-        """See `seams.Lane`."""
+        """See `protocols.Lane`."""
 
     def interrupt(self) -> None:
-        """See `seams.Lane`. Nothing waits here."""
+        """See `protocols.Lane`. Nothing waits here."""
 
     def close(self, *, finished: bool) -> None:
-        """See `seams.Lane`."""
+        """See `protocols.Lane`."""
 
     def meet(self) -> bool:
-        """See `seams.Lane`."""
+        """See `protocols.Lane`."""
         return True
 
     def give(self, slots: Sequence[int], parcel: Parcel) -> bool:
-        """See `seams.Lane`."""
+        """See `protocols.Lane`."""
         raise NotImplementedError(f"{type(self).__name__} carries no states")
 
     def take(self, slot: int) -> Parcel | None:
-        """See `seams.Lane`."""
+        """See `protocols.Lane`."""
         raise NotImplementedError(f"{type(self).__name__} carries no states")
 
 
@@ -85,12 +85,12 @@ class LocalLane(_Unmet, Generic[C]):
         self._sent: tuple[int, Control, C] | None = None
 
     def send(self, step: int, control: Control, contribution: C | None) -> None:
-        """See `seams.Lane`."""
+        """See `protocols.Lane`."""
         assert contribution is not None, "there is nobody to say anything else to"
         self._sent = step, control, contribution
 
     def poll(self, step: int) -> list[tuple[Control, C]] | None:
-        """See `seams.Lane`."""
+        """See `protocols.Lane`."""
         if self._sent is None or self._sent[0] != step:
             return None
         _, control, contribution = self._sent
@@ -128,7 +128,7 @@ class StoreLane(_Unmet, Generic[C]):
         return f"{self._prefix}/{step:012d}/{slot:05d}{between}"
 
     def send(self, step: int, control: Control, contribution: C | None) -> None:
-        """See `seams.Lane`."""
+        """See `protocols.Lane`."""
         # first: a failed send must not leave the last step's parts to be taken
         self._step, self._round, self._received = step, control.round, {}
         key = self._key(step, self._run.slot)
@@ -147,14 +147,14 @@ class StoreLane(_Unmet, Generic[C]):
             del self.mine[0]
 
     def close(self, *, finished: bool) -> None:
-        """See `seams.Lane`. What others may still want to read is left for `gc`."""
+        """See `protocols.Lane`. What others may still want to read is left for `gc`."""
         for key in self.mine if finished else []:
             with suppress(EasyScaleError):
                 self._store.delete(key)
         self.mine = []
 
     def poll(self, step: int) -> list[tuple[Control, Any]] | None:
-        """See `seams.Lane`."""
+        """See `protocols.Lane`."""
         assert step == self._step
         for slot in range(len(self._run.members)):
             if slot in self._received:

@@ -16,7 +16,7 @@ import torch
 from ..errors import CorruptError
 from ..storage import trees
 from .flat import ALIGNMENT
-from .seams import Parcel
+from .protocols import Parcel
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from .messages import Run
+    from .protocols import Parcel
     from .reduction import Node, Value
-    from .seams import Parcel
 
 log = structlog.get_logger()
 
@@ -120,7 +120,7 @@ class PeerLane:
         self._notes: Frames | None = None
         self._rounds: Frames | None = None
         self._asked: dict[str, float] = {}
-        self._question = ""
+        self._step = -1
         self._answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
         self._heard: dict[str, Any] = {}
         self._lost: dict[int, str] = {}
@@ -144,11 +144,11 @@ class PeerLane:
 
     @property
     def ran_out(self) -> bool:
-        """See `seams.Lane`."""
+        """See `protocols.Lane`."""
         return self._ran_out
 
     def meet(self) -> bool:
-        """See `seams.Lane`."""
+        """See `protocols.Lane`."""
         self._asked.setdefault("meet", time.monotonic())
         if self._listen("meet") is not None:
             return True
@@ -158,7 +158,7 @@ class PeerLane:
         return False
 
     def give(self, slots: Sequence[int], parcel: Parcel) -> bool:
-        """See `seams.Lane`."""
+        """See `protocols.Lane`."""
 
         def give(links: Links) -> bool:
             parcels.give(links, STATE, slots, parcel)
@@ -168,14 +168,14 @@ class PeerLane:
         return self._listen("give") is not None
 
     def take(self, slot: int) -> Parcel | None:
-        """See `seams.Lane`."""
+        """See `protocols.Lane`."""
         self._ask("take", lambda links: parcels.take(links, STATE, slot))
         taken: Parcel | None = self._listen("take")
         return taken
 
     def send(self, step: int, control: Control, contribution: Contribution | None) -> None:
-        """See `seams.Lane`. The contribution's memory is used until `poll` has answered, or `close` returned."""
-        links, self._question = self._links, f"step {step} {control.round}"
+        """See `protocols.Lane`. The contribution's memory is used until `poll` has answered, or `close` returned."""
+        links, self._step = self._links, step
         assert links is not None, "members meet before they send"
         try:
             self._pending = self._begin(links, step, control, contribution)
@@ -183,11 +183,11 @@ class PeerLane:
             self._pending = partial(_raise, lost)
 
     def poll(self, step: int) -> list[tuple[Control, Any]] | None:
-        """See `seams.Lane`. Waits for as long as it takes, or until `interrupt`.
+        """See `protocols.Lane`. Waits for as long as it takes, or until `interrupt`.
 
         The first part has the finished root, in the memory of the contribution sent.
         """
-        assert self._question.startswith(f"step {step} "), f"step {step} was not sent, but {self._question}"
+        assert step == self._step
         if self._interrupted:
             return None  # whoever did it has said why
         assert self._pending is not None
@@ -203,8 +203,8 @@ class PeerLane:
             if self._interrupted:
                 return None
             self._take_in(_Answer("lost", (lost.slot, str(lost))))
-            while True:  # until the verdict
-                self._listen(self._question)
+            while True:  # until all who are lost are known
+                self._listen("verdict")
         finally:
             with self._telling:
                 self._since = None
@@ -218,12 +218,12 @@ class PeerLane:
                 self._nccl.abort()
 
     def part(self) -> None:
-        """See `seams.Lane`."""
+        """See `protocols.Lane`."""
         if self._links is not None and not self._lost:
             self._links.part()
 
     def close(self, *, finished: bool = True) -> None:  # noqa: ARG002 - nothing of mine lies anywhere
-        """See `seams.Lane`."""
+        """See `protocols.Lane`."""
         with self._closing:
             self._closed = True
         self._questions.put(None)

@@ -21,9 +21,9 @@ from .. import logs
 from ..errors import CorruptError, EasyScaleError, NotFoundError, shown
 from ..storage import commits, trees
 from ..storage.differences import differences
-from ..storage.digest import state_digest, tensor_digest
+from ..storage.digest import tree_digest
 from ..storage.objects import open_store
-from . import audit, determinism, preparation
+from . import commit_checks, determinism, preparation
 from . import replay_messages as messages
 from .data import fingerprint
 from .endings import describe
@@ -78,8 +78,7 @@ class Replica:
 
     def digest(self) -> str:
         """Digest of the state held."""
-        skeleton, tensors = trees.flatten(self.engine.state())
-        return state_digest(skeleton, {name: tensor_digest(tensor) for name, tensor in tensors.items()})
+        return tree_digest(self.engine.state())
 
     def _hold(self, base: Base) -> None:
         """Hold the state of a commit, or the initial one."""
@@ -127,7 +126,7 @@ class Replica:
     def _recorded(self, history: str | None) -> dict[int, str] | None:
         """The recorded lines by step; None if they cannot be read: who looks at the blobs says so."""
         try:
-            return audit.recorded(self._store, history) if history else {}
+            return commit_checks.recorded(self._store, history) if history else {}
         except (CorruptError, NotFoundError):
             return None
 

@@ -18,13 +18,13 @@ import structlog
 from ..errors import DivergenceError, UnavailableError, WrongReplicaError, listed
 from ..storage import sums
 from . import integrity, messages
-from .seams import OverError, Wait
+from .protocols import OverError, Wait
 from .session import Holding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
-    from .seams import Commits, Lane, Replica
+    from .protocols import Commits, Lane, Replica
     from .session import Control, Session
 
 log = structlog.get_logger()
@@ -78,7 +78,7 @@ class Replicas:
             control = msgspec.structs.replace(control, **self._state())
         return msgspec.structs.replace(
             control,
-            sample=contribution.sample,
+            sample=b"" if session.alone else contribution.sample,
             gradient=contribution.watched,
             audit=b"" if theirs is None else replica.gradient_sums(theirs),
         )

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from ..storage.objects import ObjectStore
     from .engine import Engine
+    from .protocols import Lane
     from .rendezvous import Rendezvous
-    from .seams import Lane
 
 log = structlog.get_logger()
 
@@ -165,22 +165,14 @@ class Runner:
 
     def _probe(self) -> str:
         """Hash of the initial state and of EST 0's first gradient: what another device must reproduce to take part."""
-        from ..storage.digest import tensor_digest
+        from ..storage.digest import tensor_digest, tree_digest
 
         assert self._engine is not None
-        parts = [self._state_digest()]
+        parts = [tree_digest(self._engine.state())]
         contribution = self._engine.compute(range(1))
         parts += [tensor_digest(tensor) for sums in contribution.nodes.values() for tensor in sums]
         parts += [value.hex() for value in contribution.losses.values()]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-
-    def _state_digest(self) -> str:
-        from ..storage import trees
-        from ..storage.digest import state_digest, tensor_digest
-
-        assert self._engine is not None
-        skeleton, tensors = trees.flatten(self._engine.state())
-        return state_digest(skeleton, {name: tensor_digest(tensor) for name, tensor in tensors.items()})
 
     def _snapshot(self, reuse: Any) -> Any:
         from ..storage.commits import Snapshot
@@ -260,8 +252,8 @@ class Runner:
     def _glance(self, message: messages.ToRunner) -> None:
         """At what has come while the thread that trains may wait for peers: does it call it away?"""
         lane = self._lane
-        over = isinstance(message, messages.Stop) or (isinstance(message, messages.Yield) and bool(message.lost))
-        if lane is not None and (over or (isinstance(message, messages.Yield) and message.drop)):
+        over = isinstance(message, messages.Yield) and (message.lost or message.drop)
+        if lane is not None and (over or isinstance(message, messages.Stop)):
             lane.interrupt()
 
     def _let_go(self, *, finished: bool) -> None:

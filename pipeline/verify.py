@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import msgspec
 
 from ..errors import CorruptError, EasyScaleError, UserError
-from . import audit, trace
+from . import commit_checks, trace
 from . import replay_messages as messages
 from .departures import Departure, OperatorDifference, between, class_differences, departed, parting, suspects_of
 from .determinism import class_id
@@ -46,7 +46,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     end: int
     commits: int
     steps: int
-    findings: list[audit.Finding]
+    findings: list[commit_checks.Finding]
     departures: list[Departure]
     here: dict[str, str]
     there: dict[str, dict[str, str]]
@@ -124,9 +124,9 @@ class Verifier:
         """
         job, head = self._request.job, self._request.head
         low, high = check_range(job, head.step, self._request.first, self._request.last, self._request.trace)
-        top = audit.nearest(self._store, job, head, high)
+        top = commit_checks.nearest(self._store, job, head, high)
         self._request.show(0, 1, "reading commits")
-        stops, findings = audit.examine(
+        stops, findings = commit_checks.examine(
             self._store, job, top, low,
             lambda step: self._request.show(top.step - step, max(1, top.step - low), "reading commits"),
         )  # fmt: skip
@@ -156,7 +156,7 @@ class Verifier:
             trouble=trouble,
         )
 
-    def _replayer(self, stop: audit.Stop, *, loaders: bool) -> Replayer:
+    def _replayer(self, stop: commit_checks.Stop, *, loaders: bool) -> Replayer:
         request = self._request
         begin = messages.Begin(
             job=request.job, spec=stop.spec, code=stop.code, store=self._store.address, folder=str(request.folder),
@@ -164,7 +164,7 @@ class Verifier:
         )  # fmt: skip
         return Replayer(self._fork_server, begin, lambda step: request.show(step, self._end, "computing anew"))
 
-    def _recompute(self, stops: list[audit.Stop]) -> None:
+    def _recompute(self, stops: list[commit_checks.Stop]) -> None:
         """Compute all spans anew, up to the first whose state does not come out.
 
         Code and specification may have changed on the way (`--accept-changes`): each has a process of its own.
@@ -215,7 +215,7 @@ class Verifier:
 
     # ---- what differs
 
-    def _explained(self, departure: Departure, start: audit.Stop, stop: audit.Stop) -> Departure:
+    def _explained(self, departure: Departure, start: commit_checks.Stop, stop: commit_checks.Stop) -> Departure:
         """Go down to the operator, as far as it can be told here."""
         suspects = suspects_of(departure)
         reference = self._reference(start.step, stop)
@@ -238,7 +238,7 @@ class Verifier:
         return msgspec.structs.replace(departure, operator=operator, why="; ".join(filter(None, [departure.why, why])))
 
     def _conclude(
-        self, traces: tuple[Trace, ...], reference: Trace | None, stop: audit.Stop
+        self, traces: tuple[Trace, ...], reference: Trace | None, stop: commit_checks.Stop
     ) -> tuple[OperatorDifference | None, str]:
         restless = next((one for one in traces if not one.repeatable), None)
         if restless is not None:
@@ -270,7 +270,7 @@ class Verifier:
 
     # ---- traces
 
-    def _trace_for_others(self, stops: list[audit.Stop], step: int) -> None:
+    def _trace_for_others(self, stops: list[commit_checks.Stop], step: int) -> None:
         """Store the traces of a step and of the one before it, in whose update a difference may lie that only this
         one's numbers show."""
         if any(departure.state for departure in self._departures) and self._traced:
@@ -289,14 +289,14 @@ class Verifier:
                 trace.write_trace(self._store, one, class_id(one.determinism))
                 self._traced.append(one.step)
 
-    def _stored(self, step: int, stop: audit.Stop) -> Trace | None:
+    def _stored(self, step: int, stop: commit_checks.Stop) -> Trace | None:
         try:
             return trace.read_trace(self._store, self._request.job, step, class_id(stop.determinism))
         except CorruptError as error:
             self._request.warn(str(error))
             return None
 
-    def _reference(self, start: int, stop: audit.Stop) -> Trace | None:
+    def _reference(self, start: int, stop: commit_checks.Stop) -> Trace | None:
         """The newest trace within a span that a device of the class of its commit has made."""
         steps = trace.traced_steps(self._store, self._request.job, class_id(stop.determinism))
         for step in reversed([step for step in steps if start <= step < stop.step]):

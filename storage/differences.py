@@ -14,14 +14,12 @@ import torch
 
 from ..errors import shown
 from . import trees
-from .digest import tensor_digest
+from .digest import INTEGERS, tensor_digest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from .trees import Skeleton
-
-_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +78,7 @@ def _same(ours: Any, theirs: Any) -> bool:
 def _elements(name: str, ours: torch.Tensor, theirs: torch.Tensor) -> Difference:
     if ours.is_complex():
         ours, theirs = torch.view_as_real(ours), torch.view_as_real(theirs)
-    bits = _INTEGERS[ours.element_size()]
+    bits = INTEGERS[ours.element_size()]
     a, b = (tensor.reshape(-1).view(bits) for tensor in (ours, theirs))
     differing = a != b
     largest: int | None = None

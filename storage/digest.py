@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .trees import flatten
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 
 if sys.byteorder != "little":  # torch tensors are hashed and stored as they lie in memory
     raise ImportError("EasyScale stores little-endian tensors and does not run on big-endian machines")
+
+INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Signed integers by their size in bytes: what the bits of other elements are looked at as."""
 
 # All ones is a NaN in each of these, so it can stand for all their NaNs. Float types that are missing here have no
 # NaN (float4) or only one (e4m3fnuz, e5m2fnuz, e8m0fnu).
@@ -57,6 +62,12 @@ def state_digest(skeleton: Skeleton, tensor_digests: Mapping[str, str]) -> str:
     """SHA-256 (hex) of a state, from its skeleton (see `trees.flatten`) and the digests of its tensors by name."""
     meaning = dumps(_meaning(skeleton, tensor_digests), separators=(",", ":"))
     return hashlib.sha256(b"easyscale state 1\n" + meaning.encode()).hexdigest()
+
+
+def tree_digest(tree: Any) -> str:
+    """`state_digest` of a state that has not been taken apart."""
+    skeleton, tensors = flatten(tree)
+    return state_digest(skeleton, {name: tensor_digest(tensor) for name, tensor in tensors.items()})
 
 
 def bytes_of(tensor: torch.Tensor) -> memoryview:

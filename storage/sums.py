@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .digest import state_digest, tensor_digest
+from .digest import INTEGERS, state_digest, tensor_digest
 from .trees import flatten
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ SAMPLED = 4096
 
 PLAIN = "plain values"
 """Stands, before the tensors, for all that a state has besides: numbers, text, names, types and shapes."""
-
-_WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def bit_sum(tensor: Tensor) -> Tensor:
@@ -54,7 +52,7 @@ def bit_sum(tensor: Tensor) -> Tensor:
         flat = flat.clone()
     if count == whole:
         return flat.view(torch.int64).sum()
-    rest = flat[whole:].view(_WORDS[size]).sum()  # of small integers, which torch adds up in int64
+    rest = flat[whole:].view(INTEGERS[size]).sum()  # of small integers, which torch adds up in int64
     return flat[:whole].view(torch.int64).sum() + rest if whole else rest
 
 
@@ -72,7 +70,7 @@ def sample_sum(flat: Sequence[Tensor], besides: str = "") -> bytes:
     sums = []
     for tensor in flat:
         real = torch.view_as_real(tensor).reshape(-1) if tensor.is_complex() else tensor
-        elements = real.view(_WORDS[real.element_size()])
+        elements = real.view(INTEGERS[real.element_size()])
         sums.append(int(elements[:: max(1, elements.numel() // SAMPLED)].sum()))
     return hashlib.blake2b(f"{sums} {besides}".encode(), digest_size=SIZE).digest()
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from etcd_service import EtcdCluster
-from faulty_proxy import FaultyProxy, running_proxy
+from faulty_proxy import FaultyProxy
+from http_server import serving
 from services import SeaweedFS, running_seaweedfs
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def running_servers(kind: str, folder: Path, seed: int) -> Iterator[Servers]:
         etcd = EtcdCluster(folder / "etcd", MEMBERS)
         stack.callback(etcd.close)
         s3 = stack.enter_context(running_seaweedfs(folder / "s3"))
-        proxy = stack.enter_context(running_proxy(s3.endpoint, seed))
+        proxy = stack.enter_context(serving(FaultyProxy(s3.endpoint, seed)))
         env = s3.env | {"AWS_ENDPOINT_URL": proxy.endpoint}
         store = f"s3://{s3.new_bucket()}/chaos"
         yield Servers(etcd=etcd, s3=s3, proxy=proxy, kv=etcd.address, store=store, env=env)
@@ -108,23 +109,21 @@ class Outages:
 
     def restart_member(self) -> bool:
         """SIGKILL to any member, and at once a new start on its data."""
-
-        def stop(etcd: EtcdCluster) -> int:
-            member = self._chance.randrange(MEMBERS)
-            etcd.stop(member)
-            return member
-
-        return self._take_down(stop, EtcdCluster.restart, 0.0, 0.5)
+        return self._take_down(self._any(EtcdCluster.stop), EtcdCluster.restart, 0.0, 0.5)
 
     def stop_member(self) -> bool:
         """SIGSTOP to any member: connections stay, and nothing is answered."""
+        return self._take_down(self._any(EtcdCluster.pause), EtcdCluster.resume, 0.3, 2.0)
 
-        def pause(etcd: EtcdCluster) -> int:
+    def _any(self, strike: Callable[[EtcdCluster, int], None]) -> Callable[[EtcdCluster], int]:
+        """Do this to any member; which one it was."""
+
+        def down(etcd: EtcdCluster) -> int:
             member = self._chance.randrange(MEMBERS)
-            etcd.pause(member)
+            strike(etcd, member)
             return member
 
-        return self._take_down(pause, EtcdCluster.resume, 0.3, 2.0)
+        return down
 
     def _take_down(
         self, down: Callable[[EtcdCluster], int], up: Callable[[EtcdCluster, int], None], low: float, high: float

@@ -9,19 +9,16 @@ import http.client
 import random
 import socket
 import threading
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import urlsplit
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from http_server import LocalServer
 
 HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length"}
 ERRORS = {500: "InternalError", 503: "SlowDown"}
 
 
-class FaultyProxy(ThreadingHTTPServer):
+class FaultyProxy(LocalServer):
     """Listens on a free port of 127.0.0.1.
 
     Args:
@@ -29,20 +26,13 @@ class FaultyProxy(ThreadingHTTPServer):
         seed: decides which requests are unlucky.
     """
 
-    daemon_threads = True
-
     def __init__(self, target: str, seed: int) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(_Handler)
         self.target = urlsplit(target).netloc
         self.chance = random.Random(seed)
         self.trouble = 0.0
         self.told: dict[str, int] = {}
         self._lock = threading.Lock()
-
-    @property
-    def endpoint(self) -> str:
-        """Its URL."""
-        return f"http://127.0.0.1:{self.server_port}"
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A client that was killed has nothing to be told."""
@@ -106,16 +96,3 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Nothing."""
-
-
-@contextmanager
-def running_proxy(target: str, seed: int = 0) -> Iterator[FaultyProxy]:
-    """A proxy in a thread of its own."""
-    with FaultyProxy(target, seed) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()

@@ -110,9 +110,9 @@ class Forked:
 
     def poll(self) -> int | None:
         """How it ended, or None while it lives."""
-        with contextlib.suppress(TimeoutError):
-            return self.wait(0.0)
-        return None
+        if self._status is None and self._child.poll() is not None:
+            self.wait()
+        return self._status
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for its end: exit status, or the negative number of a signal.

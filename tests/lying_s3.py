@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import socket
-import threading
-from contextlib import contextmanager
 from email.utils import formatdate
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from http_server import LocalServer
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     Lie = Callable[["Handler"], None]
 
 
-class LyingS3(ThreadingHTTPServer):
+class LyingS3(LocalServer):
     """A bucket in memory. `lies` holds, per method, what to do instead of answering honestly, one lie per request."""
 
-    daemon_threads = True
-
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(Handler)
         self.objects: dict[str, bytes] = {}
         self.parts: dict[str, bytes] = {}
         self.lies: dict[str, list[Lie]] = {}
@@ -32,11 +30,6 @@ class LyingS3(ThreadingHTTPServer):
         self.store_body: Callable[[bytes], bytes] = bytes
         self.ignores_conditions = False
         self.date = ""
-
-    @property
-    def endpoint(self) -> str:
-        """Its URL."""
-        return f"http://127.0.0.1:{self.server_port}"
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -131,16 +124,3 @@ def refusing(status: int, code: str, **headers: str) -> Lie:
 def apply_and_hang_up(handler: Handler) -> None:
     handler.apply_put()
     handler.hang_up()
-
-
-@contextmanager
-def running_liar() -> Iterator[LyingS3]:
-    """A server in a thread of its own. It has one bucket, `bucket`."""
-    with LyingS3() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()

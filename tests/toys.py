@@ -11,8 +11,7 @@ from easyscale.pipeline.contribution import Contribution
 from easyscale.pipeline.engine import Engine, StepReport, build
 from easyscale.pipeline.spec import JobSpec
 from easyscale.pipeline.training import Training
-from easyscale.storage import trees
-from easyscale.storage.digest import state_digest, tensor_digest
+from easyscale.storage.digest import tree_digest
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import Dataset
@@ -157,8 +156,7 @@ def digest(replica: Engine) -> str:
 
 def digest_of(state: Any) -> str:
     """A state's digest, as commits have it."""
-    skeleton, tensors = trees.flatten(state)
-    return state_digest(skeleton, {name: tensor_digest(tensor) for name, tensor in tensors.items()})
+    return tree_digest(state)
 
 
 def ranges(sizes: Iterable[int]) -> list[range]:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from easyscale.storage import commits, trees
 from easyscale.storage.blobs import blob_key
-from easyscale.storage.digest import bytes_of, state_digest, tensor_digest
+from easyscale.storage.digest import bytes_of, tree_digest
 from easyscale.storage.files import FileStore
 from easyscale.storage.objects import ObjectStore, open_store
 
@@ -61,8 +61,7 @@ def bits(tree: Any) -> tuple[Any, dict[str, tuple[Any, ...]]]:
 
 
 def digest(tree: Any) -> str:
-    skeleton, tensors = trees.flatten(tree)
-    return state_digest(skeleton, {name: tensor_digest(tensor) for name, tensor in tensors.items()})
+    return tree_digest(tree)
 
 
 def of_every_dtype() -> dict[str, torch.Tensor]:

@@ -18,7 +18,8 @@ from easyscale.storage import s3_errors
 from easyscale.storage.objects import open_store
 from easyscale.storage.s3 import MULTIPART_ABOVE, S3Store
 from easyscale.storage.selftest import require_fit, self_test
-from lying_s3 import Handler, LyingS3, apply_and_hang_up, refusing, running_liar
+from http_server import serving
+from lying_s3 import Handler, LyingS3, apply_and_hang_up, refusing
 from services import ENVIRONMENT, S3Server, free_ports
 from structlog.testing import capture_logs
 
@@ -34,7 +35,7 @@ def set_environment(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
 
 @pytest.fixture
 def liar(monkeypatch: pytest.MonkeyPatch) -> Iterator[LyingS3]:
-    with running_liar() as server:
+    with serving(LyingS3()) as server:
         set_environment(monkeypatch, server.endpoint)
         yield server
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from cluster import JOBS, Cluster, told_on_failure
 from easyscale.storage.commits import read_commit
-from lying_s3 import running_liar
+from http_server import serving
+from lying_s3 import LyingS3
 from services import ENVIRONMENT
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ SMALL = JOBS / "small.py"
 @pytest.fixture
 def on_a_lagging_list(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """A cluster whose S3 server lists nothing, whatever is there."""
-    with running_liar() as server:
+    with serving(LyingS3()) as server:
         env = {**ENVIRONMENT, "AWS_ENDPOINT_URL": server.endpoint}
         with told_on_failure(Cluster(tmp_path / "cluster", store="s3://bucket/here", env=env), request) as it:
             yield it

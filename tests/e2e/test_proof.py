@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import torch
 from cluster import Cluster, Done
-from easyscale.pipeline.audit import markers
+from easyscale.pipeline.commit_checks import markers
 from easyscale.pipeline.diff import Place, Side, compare
 from easyscale.pipeline.forkserver import ForkServer
 from easyscale.pipeline.messages import Base

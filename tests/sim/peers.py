@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from easyscale.errors import LaneBrokenError
-from easyscale.pipeline.seams import Parcel
+from easyscale.pipeline.protocols import Parcel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -63,7 +63,7 @@ class PeerLane:
         self._giving: set[int] | None = None
         self._parcels: dict[int, Parcel] = {}
 
-    # ---- seams.Lane
+    # ---- protocols.Lane
 
     def meet(self) -> bool:
         now = self.world.hub.now

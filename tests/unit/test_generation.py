@@ -11,7 +11,7 @@ from easyscale.errors import UnavailableError
 from easyscale.pipeline import messages
 from easyscale.pipeline.generation import LAST_POLL_SECONDS, RETRY_SECONDS, Generation, Rate
 from easyscale.pipeline.lanes import LocalLane, StoreLane
-from easyscale.pipeline.seams import Wait
+from easyscale.pipeline.protocols import Wait
 from easyscale.pipeline.session import Session
 from easyscale.storage.memory import MemoryStore
 

@@ -19,9 +19,9 @@ from easyscale.pipeline.contribution import Contribution
 from easyscale.pipeline.nccl import all_distinct
 from easyscale.pipeline.parcels import Frames
 from easyscale.pipeline.peers import NOTE, PARTIALS, Note, PeerLane
+from easyscale.pipeline.protocols import Parcel
 from easyscale.pipeline.reduction import finish, nodes_of
 from easyscale.pipeline.rendezvous import Rendezvous
-from easyscale.pipeline.seams import Parcel
 from easyscale.pipeline.session import Control
 
 from tests import toys

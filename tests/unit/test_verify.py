@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from easyscale.errors import CorruptError, UserError
-from easyscale.pipeline.audit import recorded
+from easyscale.pipeline.commit_checks import recorded
 from easyscale.pipeline.departures import class_differences, number_differences
 from easyscale.pipeline.diff import _alike, first_line_apart
 from easyscale.pipeline.replay_messages import Followed
