@@ -10,13 +10,13 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from services import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ class EtcdCluster:
 
     def __init__(self, folder: Path, members: int = 1) -> None:
         self._folder = folder
-        ports = _free_ports(2 * members)
+        ports = free_ports(2 * members)
         self._clients = [f"127.0.0.1:{port}" for port in ports[:members]]
         self._peers = [f"http://127.0.0.1:{port}" for port in ports[members:]]
         self._processes: list[subprocess.Popen[bytes] | None] = [None] * members
@@ -197,13 +197,3 @@ def etcd_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[
 def etcd(etcd_cluster: Callable[..., EtcdCluster]) -> EtcdCluster:
     """One member, shared by the session: use your own key prefix, and leave it running."""
     return etcd_cluster(1)
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports

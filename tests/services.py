@@ -15,7 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 START_SECONDS = 60.0
 
+RESTARTS = 5
+"""Tries to start a server again where it was."""
+
 ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "easyscale-test",
     "AWS_SECRET_ACCESS_KEY": "easyscale-secret",
@@ -45,12 +48,18 @@ ENVIRONMENT = {
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that nobody listens on."""
+    """Ports of 127.0.0.1 that nobody listens on.
+
+    Not of those that the system gives to outgoing connections: one might take the place of a server that is down.
+    """
+    found: list[int] = []
     with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+        while len(found) < count:
+            port = 10_000 + secrets.randbelow(20_000)
+            with suppress(OSError):
+                stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
+                found.append(port)
+    return found
 
 
 def die_with_parent() -> None:
@@ -188,8 +197,12 @@ class SeaweedFS(S3Server):
                 left.unlink(missing_ok=True)
 
     def restart(self) -> None:
-        """Start again after `kill`, on the same ports and data."""
-        self.start()
+        """Start again after `kill`, on the same ports and data; it may end at once while the old ones linger."""
+        for _ in range(RESTARTS - 1):
+            with suppress(RuntimeError):
+                return self.start()
+            self.kill()
+        return self.start()
 
 
 def weed_path() -> str | None:

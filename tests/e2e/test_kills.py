@@ -38,7 +38,8 @@ def test_workers_killed_at_random_moments_are_replaced_while_the_others_go_on(
     killed = 0
     while killed < 3:
         cluster.until_step(job, cluster.reached(job) + chance.randint(1, 9))
-        now = cluster.until(job, lambda now: now.state == "done" or len(now.workers) > 1)
+        with cluster.slowly():
+            now = cluster.until(job, lambda now: now.state == "done" or len(now.workers) > 1)
         if now.state == "done":
             break
         workers.pop(chance.choice(now.workers).partition("-")[0]).kill()

@@ -46,10 +46,11 @@ def test_a_job_from_a_script_on_workers_started_by_hand_survives_a_kill(
     shutil.rmtree(script.parent)  # workers need nothing but the two addresses
     services.until(job, lambda now: len(now.workers) == 2)
     services.until_step(job, 15)
-    first.kill()
-    injected("SIGKILL of a worker")
-    services.worker("w2", JOB_PACE="0.04")
-    services.until(job, lambda now: any("w2" in worker for worker in now.workers))
+    with services.slowly():
+        first.kill()
+        injected("SIGKILL of a worker")
+        services.worker("w2", JOB_PACE="0.04")
+        services.until(job, lambda now: any("w2" in worker for worker in now.workers))
     result = services.result(job)
     assert services.job(job).attempts == {"died": 1}
     reference.assert_same(services, result.manifest, result.state_digest)
@@ -64,15 +65,17 @@ def test_pause_resume_cancel_and_retry_never_show_in_the_bits(services: Cluster,
     services.until(job, lambda now: len(now.workers) == 2)
     services.until_step(job, 12)
 
-    assert services.command("pause", job, "-o", "json").code == 0
-    paused = services.until(job, lambda now: now.state == "paused")
+    with services.slowly():
+        assert services.command("pause", job, "-o", "json").code == 0
+        paused = services.until(job, lambda now: now.state == "paused")
     assert 10 < paused.committed == paused.step < 80
     assert services.job(job).workers == []
 
     assert services.command("resume", job).code == 0
     services.until_step(job, paused.step + 8)
-    assert services.command("cancel", job).code == 0
-    cancelled = services.until(job, lambda now: now.state == "cancelled")
+    with services.slowly():
+        assert services.command("cancel", job).code == 0
+        cancelled = services.until(job, lambda now: now.state == "cancelled")
     assert paused.committed <= cancelled.committed < 80
     assert services.command("resume", "nobody").code == 2
 

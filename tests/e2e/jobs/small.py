@@ -6,7 +6,8 @@ last batch. Each EST also keeps the ids of the samples it has seen, so that they
 How fast it goes and what goes wrong in it come from the environment of the runner, so that the code and the bits are
 those of the undisturbed run: `JOB_PACE` seconds per EST and step; `JOB_FAULT=<fault>:<step>[,<step>...]`, see
 `misbehave`; with `JOB_ONCE=<file>` the fault happens to the first who can make that file, and never again; if there are
-several steps, each has a file of its own. `JOB_STEPS=<folder>` is told of each step that begins, by a file of its name.
+several steps, each has a file of its own. `JOB_STEPS=<folder>` is told of each step that begins, by a file of its name;
+while a file `slow` lies there, each gradient takes SLOW seconds, however busy the machine is with other things.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from torch.nn import functional
 from torch.utils.data import Dataset
 
 SAMPLES = 60
+SLOW = 0.2
 PACE = float(os.environ.get("JOB_PACE", "0"))
 FAULT, _, _STEPS = os.environ.get("JOB_FAULT", "none:-1").partition(":")
 FAULT_STEPS = [int(step) for step in _STEPS.split(",")]
@@ -114,6 +116,8 @@ def build() -> es.Training:
         images, labels, ids = batch
         if STEPS_BEGUN is not None:
             (Path(STEPS_BEGUN) / str(scheduler.last_epoch)).touch()
+            if (Path(STEPS_BEGUN) / "slow").exists():
+                time.sleep(SLOW)
         if scheduler.last_epoch in FAULT_STEPS:
             misbehave(scheduler.last_epoch)
         time.sleep(PACE)
