@@ -13,6 +13,7 @@ from functools import lru_cache
 from json import dumps
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 
 from .digest import INTEGERS, state_digest, tensor_digest
@@ -47,9 +48,9 @@ def bit_sum(tensor: Tensor) -> Tensor:
         tensor = tensor.resolve_neg().contiguous()
     flat, size = tensor.detach().reshape(-1), tensor.element_size()
     count, per_word = flat.numel(), SIZE // size
-    whole = count - count % per_word
     if flat.storage_offset() % per_word:  # a word must not begin within one
         flat = flat.clone()
+    whole = count - count % per_word
     if count == whole:
         return flat.view(torch.int64).sum()
     rest = flat[whole:].view(INTEGERS[size]).sum()  # of small integers, which torch adds up in int64
@@ -77,8 +78,9 @@ def sample_sum(flat: Sequence[Tensor], besides: str = "") -> bytes:
 
 def state_sums(tree: Any) -> bytes:
     """The sums of a state (see `trees.flatten`), 8 bytes each: first the plain values', then each tensor's."""
-    skeleton, tensors = flatten(tree)
-    return _plain(dumps(skeleton), tensors) + pack_sums(tensors.values())
+    text, tensors = _taken_apart(tree)
+    kinds = _kinds(tuple((tensor.dtype, tensor.shape) for tensor in tensors))
+    return hashlib.blake2b(text + kinds, digest_size=SIZE).digest() + pack_sums(tensors)
 
 
 def exact_sums(tree: Any) -> dict[str, str]:
@@ -113,9 +115,20 @@ def _together(sums: Sequence[Tensor]) -> bytes:
     return torch.stack(list(sums)).cpu().numpy().tobytes() if sums else b""
 
 
-def _plain(skeleton: str, tensors: dict[str, Tensor]) -> bytes:
-    kinds = _kinds(tuple((tensor.dtype, tensor.shape) for tensor in tensors.values()))
-    return hashlib.blake2b(skeleton.encode() + kinds, digest_size=SIZE).digest()
+def _taken_apart(tree: Any) -> tuple[bytes, list[Tensor]]:
+    """Something that says all plain values of a state, and its tensors in order: as `flatten`, but much faster."""
+    tensors: list[Tensor] = []
+
+    def take(thing: Any) -> None:
+        if not isinstance(thing, torch.Tensor):
+            raise TypeError(type(thing))
+        tensors.append(thing)
+
+    try:
+        return msgspec.msgpack.encode(tree, enc_hook=take), tensors
+    except (OverflowError, TypeError):  # an int of more than 64 bits, or what no state may have
+        skeleton, found = flatten(tree)
+        return dumps(skeleton).encode(), list(found.values())
 
 
 @lru_cache(maxsize=4)  # the same at every step

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any
 
 import pytest
 import torch
+from easyscale.errors import UserError
 from easyscale.storage import sums, trees
 from easyscale.storage.digest import tree_digest
 from hypothesis import given
@@ -109,6 +111,18 @@ def test_whatever_differs_shows_and_is_named(other: dict[str, Any], quick: str, 
     assert sums.differing([sums.state_sums(STATE), sums.state_sums(other)], names) == [quick]
     ours, theirs = sums.exact_sums(STATE), sums.exact_sums(other)
     assert [name for name in ours if ours[name] != theirs.get(name)] == [exact]
+
+
+def test_numbers_too_long_for_a_message_and_types_of_dicts_and_tensors_change_nothing() -> None:
+    long = STATE | {"seed": 1 << 200}
+    assert sums.state_sums(long) == sums.state_sums(long | {"seed": 1 << 200})
+    assert sums.state_sums(long) != sums.state_sums(long | {"seed": (1 << 200) + 1})
+    assert sums.state_sums(long)[sums.SIZE :] == sums.state_sums(STATE)[sums.SIZE :]
+    other = changed(ests=OrderedDict(STATE["ests"]))
+    other["model"] = {name: torch.nn.Parameter(tensor) for name, tensor in STATE["model"].items()}
+    assert sums.state_sums(other) == sums.state_sums(STATE)
+    with pytest.raises(UserError, match="cannot be stored"):
+        sums.state_sums(STATE | {"thing": object()})
 
 
 def test_exact_sums_see_what_digests_see_and_no_more() -> None:
