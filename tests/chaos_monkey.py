@@ -39,7 +39,10 @@ PATIENCE = 120.0
 """Seconds for some steps to be finished after a burst: only a bug uses them up."""
 
 DEATHS_IN_A_ROW = 3
-"""A job fails after more than five without progress; progress is heard of once a second."""
+"""A job fails after more than five without progress; a machine may take three workers along."""
+
+COUNTED_SECONDS = TTL + 3.0
+"""From a death until the coordinator has surely counted it: when the lease has ended."""
 
 WEIGHTS = {
     "TERM of a worker": 5.0,
@@ -152,7 +155,7 @@ class Chaos:
         self._schedule = Schedule(self._chance)
         self._outages = Outages(servers, cluster, self._chance, self._schedule)
         self._job, self._began = "", 0.0
-        self._told, self._deaths = (0, 0), 0
+        self._deaths: list[float] = []
         self._joining = 0
         self._most, self._until = 0, 0.0
         weights = WEIGHTS | (SERVICE_WEIGHTS if servers.etcd else {})
@@ -216,7 +219,6 @@ class Chaos:
 
     def _submit(self, name: str) -> None:
         self._job, self._began = name, time.monotonic()
-        self._told, self._deaths = (0, 0), 0
         while True:
             try:
                 self.cluster.submit(self._script, name=name, **self._settings)
@@ -245,31 +247,32 @@ class Chaos:
     def _burst(self) -> None:
         """One to three events; then wait until the job has got over them."""
         for _ in range(self._chance.choices([1, 2, 3], [60, 30, 10])[0]):
-            if not self._enough:
+            if not self._enough and self._in_a_row() < DEATHS_IN_A_ROW:
                 self._event()
             time.sleep(self._chance.uniform(0.0, 0.15))
         steps = self._chance.randint(1, 5)
         goal = self.ledger.finished + steps * self.target
         deadline = time.monotonic() + PATIENCE
-        while self.ledger.finished < goal or self._deaths >= DEATHS_IN_A_ROW:
+        while self.ledger.finished < goal or self._in_a_row() >= DEATHS_IN_A_ROW:
             self._mend()
             if self._ended() is not None:
                 return
-            self._hear()
             if time.monotonic() > deadline:
                 raise AssertionError(f"no steps for {PATIENCE} s: {self.cluster.job(self._job)}")
             time.sleep(0.02)
 
-    def _hear(self) -> None:
-        """Once the coordinator has heard of progress, the deaths before it no longer count against the job."""
+    def _in_a_row(self) -> int:
+        """How many deaths without progress the coordinator has counted, or may still count."""
+        now = time.monotonic()
+        self._deaths = [at for at in self._deaths if now - at < COUNTED_SECONDS]
         try:
             view = self.cluster.view(self._job)
         except UnavailableError:
-            return
+            return DEATHS_IN_A_ROW
         told = view.progress.value.step if view.progress else 0
-        streak = view.status.value.streak_step if view.status else -1
-        if (told, streak) > self._told and told > self._told[0]:
-            self._told, self._deaths = (told, streak), 0
+        status = view.status.value if view.status else None
+        counted = status.streak.get("died", 0) if status and told <= status.streak_step else 0
+        return counted + len(self._deaths)
 
     def _event(self) -> None:
         kind = self._chance.choices(self._kinds, self._weights)[0]
@@ -290,7 +293,7 @@ class Chaos:
         if acts[kind]():  # not all of them can happen at any time
             self.tally.events[kind] += 1
             self._counted(kind)
-            self._deaths += kind in DEADLY
+            self._deaths += [time.monotonic()] * (kind in DEADLY)
 
     def _mend(self) -> None:
         """Do what has become due, and see that there are as many workers as there should be."""
@@ -357,7 +360,7 @@ class Chaos:
 
     def _lose_machine(self) -> bool:
         machine = self._chance.choice(self._machines)
-        self._deaths += len(machine.workers)
+        self._deaths += [time.monotonic()] * len(machine.workers)
         machine.lose()
         return True
 
