@@ -1,11 +1,12 @@
 """The exchange between peers against PyTorch's DistributedDataParallel (gloo): the same model, batch and threads.
 
-    python benchmarks/ddp.py [--rounds 9] [--seconds 0.5]
+    python benchmarks/ddp.py [--rounds 9] [--seconds 0.5] [--sockets]
 
 Two processes with one thread each hold both contestants, which take turns, block by block; the median of the ratios of
 their samples per second is printed, above 1 when ours is faster. Ours is what a runner does: one generation over the
 lane between peers, with its notes, its canonical tree and its history. DDP averages in whatever order its all-reduce
-has. With more ESTs than workers it accumulates, under `no_sync()` for all micro-batches but the last.
+has. With more ESTs than workers it accumulates, under `no_sync()` for all micro-batches but the last. With `--sockets`
+ours does not use what the two have in common, one machine, and goes over gloo as between machines.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ import easyscale as es
 import torch
 from easyscale import logs
 from easyscale.coordinator import ranges
-from easyscale.pipeline import determinism, messages
+from easyscale.pipeline import determinism, heap, messages
 from easyscale.pipeline.committer import About, Committer
 from easyscale.pipeline.data import sample_ids
 from easyscale.pipeline.devices import device_kind
@@ -38,6 +39,7 @@ from easyscale.pipeline.generation import Generation
 from easyscale.pipeline.peers import PeerLane
 from easyscale.pipeline.rendezvous import Rendezvous
 from easyscale.pipeline.session import Session
+from easyscale.pipeline.shared import Shared
 from easyscale.pipeline.spec import JobSpec
 from easyscale.storage.commits import Snapshot
 from easyscale.storage.files import FileStore
@@ -160,6 +162,7 @@ def block(steps: Iterator[int], count: int) -> tuple[float, int]:
 def contestant(model: str, ests: int, rank: int, port: int, rounds: int, seconds: float) -> Row:
     """One of the two processes."""
     determinism.configure(1)
+    heap.keep()  # as in every runner of ours; the rival has it here, too
     store = torch.distributed.TCPStore(HOST, port, is_master=rank == 0, wait_for_workers=False)
     torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=WORKERS)
     place = Rendezvous(HOST) if rank == 0 else None
@@ -195,12 +198,12 @@ def contestant(model: str, ests: int, rank: int, port: int, rounds: int, seconds
     )  # fmt: skip
 
 
-def contest(model: str, ests: int, rounds: int = 9, seconds: float = 0.5) -> Row:
-    """Ours against DDP on two processes of this machine."""
+def contest(model: str, ests: int, rounds: int = 9, seconds: float = 0.5, *, sockets: bool = False) -> Row:
+    """Ours against DDP on two processes of this machine; with `sockets`, as if they were on two."""
     with socket.create_server((HOST, 0)) as free:
         port = free.getsockname()[1]
     command = [sys.executable, __file__, "--model", model, "--ests", str(ests), "--port", str(port)]
-    command += ["--rounds", str(rounds), "--seconds", str(seconds)]
+    command += ["--rounds", str(rounds), "--seconds", str(seconds), *["--sockets"] * sockets]
     processes = [
         subprocess.Popen([*command, "--rank", str(rank)], stdout=subprocess.PIPE, text=True) for rank in range(WORKERS)
     ]
@@ -212,15 +215,16 @@ def contest(model: str, ests: int, rounds: int = 9, seconds: float = 0.5) -> Row
     return Row(**json.loads(out[0].splitlines()[-1]))
 
 
-def tables(rounds: int = 9, seconds: float = 0.5) -> list[Row]:
+def tables(rounds: int = 9, seconds: float = 0.5, *, sockets: bool = False) -> list[Row]:
     """All contests, printed as they end."""
-    print(f"W = {WORKERS}, batch {BATCH} per EST, one thread, {device_kind('cpu')}, torch {torch.__version__}")
+    how = "gloo" if sockets else "shared memory"
+    print(f"W = {WORKERS}, {how}, batch {BATCH} per EST, one thread, {device_kind('cpu')}, torch {torch.__version__}")
     print("| model | parameters | ESTs | ours, samples/s | DDP, samples/s | ours / DDP | sent, gradients per step |")
     print("|---|---:|---:|---:|---:|---:|---:|")
     rows = []
     for model in MODELS:
         for ests in (WORKERS, 2 * WORKERS):
-            row = contest(model, ests, rounds, seconds)
+            row = contest(model, ests, rounds, seconds, sockets=sockets)
             rows.append(row)
             print(
                 f"| {row.model} | {row.parameters:,} | {row.ests} | {row.ours:.0f} | {row.ddp:.0f} "
@@ -235,20 +239,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=0.5)
+    parser.add_argument("--sockets", action="store_true", help="ours over gloo, as between two machines")
     parser.add_argument("--model", choices=MODELS)
     parser.add_argument("--ests", type=int, default=WORKERS)
     for hidden in ("--rank", "--port"):
         parser.add_argument(hidden, type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.rank is not None:
-        logs.configure()
+        logs.configure("warning")
+        if given.sockets:
+            Shared.meet = staticmethod(lambda *_: None)  # type: ignore[assignment]
         row = contestant(given.model, given.ests, given.rank, given.port, given.rounds, given.seconds)
         print(json.dumps(asdict(row)), flush=True)
     elif given.model:
-        print(json.dumps(asdict(contest(given.model, given.ests, given.rounds, given.seconds))))
+        row = contest(given.model, given.ests, given.rounds, given.seconds, sockets=given.sockets)
+        print(json.dumps(asdict(row)))
     else:
         print(f"{platform.node()}: ", end="")
-        tables(given.rounds, given.seconds)
+        tables(given.rounds, given.seconds, sockets=given.sockets)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ def ddp(_: argparse.Namespace) -> None:
     import ddp
 
     ddp.tables()
+    ddp.tables(sockets=True)
 
 
 def recovery(chosen: argparse.Namespace) -> None:

@@ -30,7 +30,7 @@ import msgspec
 import torch
 from easyscale import logs
 from easyscale.coordinator.records import Member
-from easyscale.pipeline import determinism, messages
+from easyscale.pipeline import determinism, heap, messages
 from easyscale.pipeline.committer import About, Committer
 from easyscale.pipeline.data import epoch_of, sample_ids
 from easyscale.pipeline.devices import device_kind
@@ -194,6 +194,8 @@ def standstill(job: Job, rounds: int) -> tuple[float, float, float, float]:
 def peak(who: str, ests: int) -> int:
     """Peak resident bytes of this process after six steps of the wide model, with two or three commits."""
     job = WIDE.replace(ests=ests)
+    if who == "ours":
+        heap.keep()  # as every runner does
     with tempfile.TemporaryDirectory() as folder:
         steps = ours(job, Path(folder)) if who == "ours" else rival(job)
         seconds(steps, 6)

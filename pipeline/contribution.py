@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from json import dumps, loads  # by name: a user's script may put something else in their place
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -24,6 +24,17 @@ _STRUCTURE = "structure"
 """Name of the tensor of bytes that holds the skeleton and the true dtypes. No other tensor has a name like it."""
 
 
+class Mean(NamedTuple):
+    """The gradients' mean over all ESTs, which a lane may make of the nodes while they are on their way.
+
+    Args:
+        flat: one tensor per reduction dtype. finite: whether all of it is.
+    """
+
+    flat: list[Tensor]
+    finite: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Contribution:
     """One worker's part of one step. Tensors straight from `Engine.compute` are valid until the engine's `apply`.
@@ -37,6 +48,7 @@ class Contribution:
         buffers: the model's buffers as EST 0 left them, from whoever ran EST 0; None if it ran elsewhere, or if the
             model has none or keeps them per EST.
         watched: sums of one EST's gradient, if asked for. They do not travel with the rest.
+        mean: instead of everybody's nodes. It does not travel any more.
     """
 
     step: int
@@ -46,6 +58,7 @@ class Contribution:
     contexts: dict[int, Any] = field(default_factory=dict)
     buffers: dict[str, Tensor] | None = None
     watched: bytes = b""
+    mean: Mean | None = None
 
     @property
     def sample(self) -> bytes:

@@ -18,17 +18,16 @@ import torch
 
 from ..errors import SpecError
 from ..storage import sums
-from ..storage.digest import has_nonfinite
 from .checks import check_training
 from .contexts import Contexts, copy_all, copy_tree, require_like
-from .contribution import Contribution
+from .contribution import Contribution, Mean
 from .data import epoch_of
 from .flat import FlatGradient, GradientLayout, GradientPool
 from .loader import Loader
 from .nonfinite import NonFinitePolicy, found_in_gradients, found_in_losses, found_in_model
 from .placement import to_device
 from .randomness import preserved, seed_build, seed_evaluation, seed_step, seed_update
-from .reduction import PartialStack, finish
+from .reduction import PartialStack, mean
 from .results import metrics, scalar_loss
 from .training import Training
 from .update import Update
@@ -221,16 +220,16 @@ class Engine:
                 policy does not let it pass.
         """
         losses = self._losses(contributions)
-        root = finish(self._sums(contributions), self._spec.ests)
+        average = self._average(contributions)
         epoch, index = epoch_of(self._spec, self._step)
         epoch_ends = index == self._spec.steps_per_epoch - 1
-        found = self._nonfinite(losses, root)
+        found = self._nonfinite(losses, average)
         if found:
             self._policy.count(self._step, found)
             outcome = self._leave_out(epoch_ends=epoch_ends)
         else:
             self._contexts.take(contributions)
-            outcome = self._update_from(root, contributions, epoch_ends=epoch_ends)
+            outcome = self._update_from(average, contributions, epoch_ends=epoch_ends)
             self._policy.passed()
         self._layout.clear()
         self._pool.reclaim()
@@ -247,18 +246,18 @@ class Engine:
             skipped=outcome.skipped,
         )
 
-    def _nonfinite(self, losses: list[float], root: list[Tensor]) -> str:
+    def _nonfinite(self, losses: list[float], average: Mean) -> str:
         """What is not finite in a step; empty if all is. Of gradients that were scaled, the scaler takes care."""
         found = found_in_losses(self._spec, self._step, losses)
-        if found or self._update.is_scaled or not any(map(has_nonfinite, root)):
+        if found or self._update.is_scaled or average.finite:
             return found
-        return found_in_gradients(self._layout.names, self._layout.views(root))
+        return found_in_gradients(self._layout.names, self._layout.views(average.flat))
 
-    def _update_from(self, root: list[Tensor], contributions: Sequence[Contribution], *, epoch_ends: bool) -> Outcome:
+    def _update_from(self, average: Mean, contributions: Sequence[Contribution], *, epoch_ends: bool) -> Outcome:
         used = bytes(len(self._layout.parameters))
         for contribution in contributions:
             used = _either(used, contribution.used)
-        self._layout.scatter(self._average(root), used)
+        self._layout.scatter(self._pooled(average.flat), used)
         seed_update(self._spec.seed, self._step)
         return self._update.run(epoch_ends=epoch_ends)
 
@@ -279,16 +278,24 @@ class Engine:
         elif anchors:
             self._policy.keep(self.state())
 
-    def _average(self, total: list[Tensor]) -> FlatGradient:
-        """The gradients' mean over the ESTs, in memory of the pool: in place if the sum lies there already."""
-        mean = self._pool.find(total)
-        if mean is None:
-            mean = self._pool.take()
-            for target, source in zip(mean.flat, total, strict=True):
+    def _average(self, contributions: Sequence[Contribution]) -> Mean:
+        """The gradients' mean over the ESTs, if no lane has made it."""
+        made = next((c.mean for c in contributions if c.mean is not None), None)
+        if made is not None:
+            return made
+        nodes = self._sums(contributions)
+        ours = next((value for value in nodes.values() if self._pool.find(value)), None)
+        flat = ours or self._pool.take().flat
+        return Mean(flat, mean(nodes, self._spec.ests, flat))
+
+    def _pooled(self, flat: list[Tensor]) -> FlatGradient:
+        """The same in memory of the pool, where it lies already unless a lane needed other memory."""
+        there = self._pool.find(flat)
+        if there is None:
+            there = self._pool.take()
+            for target, source in zip(there.flat, flat, strict=True):
                 target.copy_(source)
-        if self._spec.ests > 1:
-            torch._foreach_div_(mean.flat, self._spec.ests)
-        return mean
+        return there
 
     def _losses(self, contributions: Sequence[Contribution]) -> list[float]:
         for contribution in contributions:

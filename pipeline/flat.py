@@ -13,6 +13,7 @@ import torch
 
 from ..errors import SpecError
 from ..storage.sums import pack_sums
+from . import segments
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -70,7 +71,10 @@ class GradientLayout:
 
     def new(self, device: torch.device) -> FlatGradient:
         """Fresh memory for one gradient, all zero."""
-        flat = [torch.zeros(size, dtype=dtype, device=device) for dtype, size in self._ends.items()]
+        if device.type == "cpu":  # where peers on this machine can read it
+            flat = [segments.zeros(size, dtype) for dtype, size in self._ends.items()]
+        else:
+            flat = [torch.zeros(size, dtype=dtype, device=device) for dtype, size in self._ends.items()]
         return FlatGradient(flat, self.views(flat))
 
     def views(self, flat: list[Tensor]) -> list[Tensor]:
@@ -180,5 +184,6 @@ class GradientPool:
         self._free.append(gradient)
 
     def reclaim(self) -> None:
-        """Nobody uses any of them any more."""
+        """Nobody uses any of them any more, but for those that were retired."""
+        self._all = [gradient for gradient in self._all if not any(map(segments.is_retired, gradient.flat))]
         self._free = list(self._all)

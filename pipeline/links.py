@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor
     from torch.distributed import Work
@@ -86,8 +86,8 @@ class Links:
         self._patience = patience
         self._closing = False
         self._parting: list[Pending] = []
-        self._expected: dict[int, list[Pending]] = {}
-        self.slot = slot
+        self._expected: dict[int, tuple[list[Pending], Mapping[int, Sequence[Tensor]]]] = {}
+        self.slot, self.size = slot, size
         self.peers = [(slot + turn) % size for turn in range(1, size)]
         """The others, the next one first, so that not everybody sends to the same one."""
         self.sent = 0
@@ -121,39 +121,47 @@ class Links:
         except RuntimeError as error:
             raise PeerLost(slot, str(error)) from error
 
-    def expect(self, tag: int, receives: Mapping[int, list[Tensor]]) -> None:
+    def expect(self, tag: int, receives: Mapping[int, Sequence[Tensor]]) -> None:
         """Be ready for tensors from each peer, which then need not ask first; `move` waits for them.
 
         Raises:
             PeerLost: one of them.
         """
-        self._expected[tag] = [
+        coming = [
             self.receive(slot, tag, tensor)
             for slot, tensors in receives.items()
             for tensor in tensors
             if tensor.numel()
         ]
+        self._expected[tag] = coming, receives
 
-    def move(self, tag: int, sends: Mapping[int, list[Tensor]]) -> Callable[[], None]:
+    def move(self, tag: int, sends: Mapping[int, Sequence[Tensor]]) -> Callable[[], Mapping[int, Sequence[Tensor]]]:
         """Send tensors to each peer; what is returned waits until they have left, and all that is expected has come.
+
+        That gives the tensors that have come, by peer.
 
         Raises:
             PeerLost: one of them, here or from there.
         """
-        both = self._expected.pop(tag, [])
-        both += [
+        coming, receives = self._expected.pop(tag, ([], {}))
+        both = coming + [
             self.send(slot, tag, tensor) for slot, tensors in sends.items() for tensor in tensors if tensor.numel()
         ]
 
-        def settle() -> None:
+        def settle() -> Mapping[int, Sequence[Tensor]]:
             for message in both:
                 message.wait()
+            return receives
 
         return settle
 
+    def release(self) -> None:
+        """See `Shared.release`: what has been waited for has been copied."""
+
     def _watch(self, peer: int) -> None:
+        goodbye = torch.empty(1, dtype=torch.uint8)  # must outlive the wait
         try:
-            self.receive(peer, GOODBYE, torch.empty(1, dtype=torch.uint8))._replace(patience=EVER).wait()
+            self.receive(peer, GOODBYE, goodbye)._replace(patience=EVER).wait()
         except PeerLost as lost:
             if not self._closing:
                 self._on_break(peer, str(lost))

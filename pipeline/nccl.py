@@ -38,7 +38,7 @@ class Nccl:
         self._device = device
         self._stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._computed: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        self._expected: dict[int, Mapping[int, list[Tensor]]] = {}
+        self._expected: dict[int, Mapping[int, Sequence[Tensor]]] = {}
         self.sent = 0
         """Bytes sent so far."""
 
@@ -53,11 +53,11 @@ class Nccl:
             self._stream.wait_event(self._computed)
             yield
 
-    def expect(self, tag: int, receives: Mapping[int, list[Tensor]]) -> None:
+    def expect(self, tag: int, receives: Mapping[int, Sequence[Tensor]]) -> None:
         """As `Links.expect`, for tensors of this GPU."""
         self._expected[tag] = receives
 
-    def move(self, tag: int, sends: Mapping[int, list[Tensor]]) -> Callable[[], None]:
+    def move(self, tag: int, sends: Mapping[int, Sequence[Tensor]]) -> Callable[[], Mapping[int, Sequence[Tensor]]]:
         """As `Links.move`."""
         receives = self._expected.pop(tag, {})
         moves = [(slot, tensor, False) for slot, tensors in receives.items() for tensor in tensors if tensor.numel()]
@@ -69,13 +69,17 @@ class Nccl:
                 (self._group.send if away else self._group.recv)([tensor], slot, 0)
             work = self._group._end_coalescing(self._device)  # noqa: SLF001
 
-        def settle() -> None:
+        def settle() -> Mapping[int, Sequence[Tensor]]:
             with self.computing():
                 if work is not None:
                     work.wait()
                 self._stream.synchronize()
+            return receives
 
         return settle
+
+    def release(self) -> None:
+        """See `Shared.release`: what has been waited for has been copied."""
 
     def abort(self) -> None:
         """Give up whatever is on its way."""

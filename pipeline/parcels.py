@@ -39,6 +39,14 @@ def room(tensor: Tensor) -> int:
     return -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT
 
 
+def load(into: Tensor, cargo: Iterable[Tensor]) -> None:
+    """Copy contiguous tensors to memory of bytes, one after another."""
+    at = 0
+    for tensor in cargo:
+        into[at : at + tensor.nbytes] = _bytes_of(tensor)
+        at += room(tensor)
+
+
 class Damaged(Exception):  # noqa: N818 - what happened, not what was done wrong
     """A peer sent something that cannot be read."""
 
@@ -70,10 +78,7 @@ class Frames:
         if self._out.numel() != size:
             self._out = torch.zeros(size, dtype=torch.uint8)
         self._out[: len(head)] = _tensor(head)
-        at = HEAD
-        for tensor in cargo:
-            self._out[at : at + tensor.nbytes] = _bytes_of(tensor)
-            at += room(tensor)
+        load(self._out[HEAD:], cargo)
         messages = [self._out]
         if len(text) > HEAD - _FIXED:
             messages.append(_tensor(text[HEAD - _FIXED :]))

@@ -1,10 +1,6 @@
 """The lane between peers: partials go straight from one runner's memory to another's.
 
-Part i of every flat gradient belongs to slot i: it gets that part of everybody's nodes, finishes the canonical tree on
-it and sends the result to all. So a member of W with one node sends twice (W-1)/W of a gradient, as a ring would. Small
-gradients go whole, in one message to each peer, and everybody finishes the tree: what counts then is how often members
-wait for each other. Control records, losses, contexts and buffers go along, so each member can carry on alone.
-
+What is said in a step is left to `exchange.py`; this is about members that meet, wait, are called away, and are lost.
 Steps are exchanged by the thread that trains, which has nothing better to do and need not be woken up by another one.
 It waits for as long as it takes; `interrupt` calls it away from a peer that has stopped. Meeting and states are left to
 a helper thread. A connection that breaks names its peer at once.
@@ -15,34 +11,30 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from contextlib import nullcontext, suppress
-from dataclasses import replace
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
 import structlog
 import torch
 
-from ..errors import CorruptError, LaneBrokenError
+from ..errors import LaneBrokenError
 from . import parcels
-from .contribution import Contribution
-from .links import GOODBYE, Links, OutOfPatience, PeerLost
+from .exchange import SHARED, STATE, Exchange
+from .links import Links, OutOfPatience, PeerLost
 from .nccl import Nccl, all_distinct
-from .parcels import Damaged, Frames, room
-from .reduction import fold, nodes_of
+from .parcels import Damaged
 from .rendezvous import MEET_SECONDS, Meeting
-from .session import Control  # noqa: TC001 - msgspec reads the type
+from .shared import Shared
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
-    from torch import Tensor
-
+    from .contribution import Contribution
     from .messages import Run
     from .protocols import Parcel
-    from .reduction import Node, Value
+    from .session import Control
 
 log = structlog.get_logger()
 
@@ -52,27 +44,8 @@ POLL_SECONDS = 0.02
 GATHER_SECONDS = 0.05
 """From the first broken connection to the verdict: those who die together are named together."""
 
-ALIGNMENT = 16
-"""Elements. Parts begin at multiples of it, for the sake of vector instructions."""
-
 WAITING_SECONDS = 0.05
 """A wait that is longer is told of, within twice the time: it is none of the job's code."""
-
-SMALL = 1 << 20
-"""Bytes of partials that are sent whole to every peer."""
-
-NOTE, ROUND, PARTIALS, FINISHED, STATE = range(GOODBYE + 1, GOODBYE + 6)
-"""Tags of messages: see `links.py`. Messages of one tag arrive in the order they were sent."""
-
-
-class Note(msgspec.Struct, frozen=True, array_like=True):
-    """What a member sends besides gradients. `extra`: contexts and buffers as `Contribution.to_bytes`, if any."""
-
-    step: int
-    control: Control
-    used: bytes
-    losses: dict[int, float]
-    extra: bytes
 
 
 class _Answer(NamedTuple):
@@ -80,10 +53,6 @@ class _Answer(NamedTuple):
 
     to: str
     value: Any
-
-
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Note)
 
 
 class PeerLane:
@@ -113,12 +82,8 @@ class PeerLane:
         self._patience, self._on_wait = patience, on_wait
         self._since: float | None = None
         self._telling = threading.Lock()
-        self._interrupted = self._ran_out = False
-        self._whole: bool | None = None
+        self._interrupted = self._ran_out = self._under_way = False
         self._pending: Callable[[], list[tuple[Control, Any]]] | None = None
-        self._memory: dict[int, dict[Node, Value]] = {}
-        self._notes: Frames | None = None
-        self._rounds: Frames | None = None
         self._asked: dict[str, float] = {}
         self._step = -1
         self._answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
@@ -127,6 +92,8 @@ class PeerLane:
         self._verdict_at = float("inf")
         self._links: Links | None = None
         self._nccl: Nccl | None = None
+        self._shared: Shared | None = None
+        self._exchange: Exchange | None = None
         self._closed = False
         self._closing = threading.Lock()
         self._questions: queue.SimpleQueue[tuple[str, Callable[[Links], Any]] | None] = queue.SimpleQueue()
@@ -139,8 +106,7 @@ class PeerLane:
     @property
     def sent(self) -> int:
         """Bytes sent to peers so far."""
-        links, nccl = self._links, self._nccl
-        return (links.sent if links else 0) + (nccl.sent if nccl else 0)
+        return sum(one.sent for one in (self._links, self._nccl, self._shared) if one is not None)
 
     @property
     def ran_out(self) -> bool:
@@ -175,17 +141,18 @@ class PeerLane:
 
     def send(self, step: int, control: Control, contribution: Contribution | None) -> None:
         """See `protocols.Lane`. The contribution's memory is used until `poll` has answered, or `close` returned."""
-        links, self._step = self._links, step
-        assert links is not None, "members meet before they send"
+        self._step = step
+        assert self._exchange is not None, "members meet before they send"
+        self._under_way = contribution is not None
         try:
-            self._pending = self._begin(links, step, control, contribution)
-        except PeerLost as lost:
-            self._pending = partial(_raise, lost)
+            self._pending = self._exchange.begin(step, control, contribution)
+        except (PeerLost, OutOfPatience) as error:
+            self._pending = partial(_raise, error)
 
     def poll(self, step: int) -> list[tuple[Control, Any]] | None:
         """See `protocols.Lane`. Waits for as long as it takes, or until `interrupt`.
 
-        The first part has the finished root, in the memory of the contribution sent.
+        The first part has everybody's mean, in the memory of the contribution sent.
         """
         assert step == self._step
         if self._interrupted:
@@ -193,7 +160,7 @@ class PeerLane:
         assert self._pending is not None
         self._since = time.monotonic()
         try:
-            return self._pending()
+            gathered = self._pending()
         except OutOfPatience as silence:
             self._ran_out = True
             raise LaneBrokenError((), str(silence)) from silence
@@ -205,15 +172,27 @@ class PeerLane:
             self._take_in(_Answer("lost", (lost.slot, str(lost))))
             while True:  # until all who are lost are known
                 self._listen("verdict")
+        else:
+            self._under_way = False
+            return gathered
         finally:
+            self._retire()
             with self._telling:
                 self._since = None
+
+    def _retire(self) -> None:
+        """If the step is not whole, leave to peers what they may still be reading."""
+        if self._under_way and self._shared is not None:
+            self._shared.retire()
+        self._under_way = False
 
     def interrupt(self) -> None:
         """End `poll` and let it answer None: what it waits for will not come, or is not wanted. From any thread."""
         self._interrupted = True
         if self._links is not None:
             self._links.cut()
+            if self._shared is not None:
+                self._shared.wires.cut()
             if self._nccl is not None:
                 self._nccl.abort()
 
@@ -232,6 +211,9 @@ class PeerLane:
             if self._nccl is not None:
                 self._nccl.abort()
             self._thread.join()
+        self._retire()
+        if self._shared is not None:
+            self._shared.wires.close()
 
     def _ask(self, question: str, do: Callable[[Links], Any]) -> None:
         """Have the helper do something, once."""
@@ -269,15 +251,6 @@ class PeerLane:
         else:
             self._heard[answer.to] = answer.value
 
-    def _staged(self, mine: Contribution) -> Contribution:
-        """With gradients where the lane can send them from."""
-        if self._nccl is not None:
-            self._nccl.stage()
-            return mine
-        if self._device.type == "cpu":
-            return mine
-        return replace(mine, nodes={node: [flat.cpu() for flat in value] for node, value in mine.nodes.items()})
-
     # ---- the helper's side
 
     def _work(self) -> None:
@@ -293,6 +266,8 @@ class PeerLane:
             self._answers.put(_Answer("lost", (lost.slot, str(lost))))
         except Damaged as damage:
             self._answers.put(_Answer("failed", LaneBrokenError((damage.slot,), str(damage))))
+        except OSError as error:
+            self._answers.put(_Answer("failed", LaneBrokenError((), f"peers could not meet: {error}")))
         except BaseException as error:  # noqa: BLE001 - whatever it is, the member must hear of it
             self._answers.put(_Answer("failed", error))
 
@@ -318,160 +293,25 @@ class PeerLane:
             timedelta(seconds=self._patience),
         )
         with self._closing:
+            if self._closed:
+                links.close()
+                return None
+            self._links = links
+            if all_distinct(self._run.gpus):
+                self._nccl = Nccl(store, self._run.slot, len(self._run.members), self._device)
+        if self._nccl is None:
+            self._share(Shared.meet(links, SHARED, self._patience))
+        self._exchange = Exchange(self._run, self._ests, links, self._shared, self._nccl, self._device)
+        log.info("lane.peers", generation=self._run.generation, by=type(self._exchange.bulk).__name__.lower())
+        return links
+
+    def _share(self, shared: Shared | None) -> None:
+        with self._closing:
             if not self._closed:
-                if all_distinct(self._run.gpus):
-                    self._nccl = Nccl(store, self._run.slot, len(self._run.members), self._device)
-                self._links = links
-                return links
-        links.close()
-        return None
-
-    def _begin(
-        self, links: Links, step: int, control: Control, contribution: Contribution | None
-    ) -> Callable[[], list[tuple[Control, Any]]]:
-        """Send what I have to everybody; what is returned waits for theirs."""
-        if contribution is None:
-            nothing = Contribution(step, {}, b"")
-            self._rounds = self._rounds or Frames(links, ROUND)
-            self._rounds.expect(links.peers)
-            self._rounds.send(links.peers, _encoder.encode(_note(step, control, nothing)))
-            return lambda: self._confer(links, step, control, nothing)
-        mine = self._staged(contribution)
-        note = _encoder.encode(_note(step, control, mine))
-        if self._whole is None:  # of the first step; all of a generation are alike
-            self._prepare(links, _root(mine))
-        assert self._notes is not None
-        self._notes.expect(links.peers)
-        if self._whole:
-            self._notes.send(links.peers, note, _all(mine.nodes.values()))
-            return lambda: self._finish_whole(links, step, control, mine)
-        bulk, root = self._nccl or links, _root(mine)
-        # Finished parts may come to memory that is still being sent: nobody finishes one without having all of it.
-        bulk.expect(FINISHED, {peer: self._part(root, peer) for peer in links.peers})
-        partials = {peer: _all(self._part(value, peer) for value in mine.nodes.values()) for peer in links.peers}
-        moved = bulk.move(PARTIALS, partials)
-        self._notes.send(links.peers, note)
-        return lambda: self._finish_parts(links, step, control, mine, moved)
-
-    def _prepare(self, links: Links, root: Value) -> None:
-        """Memory for what peers send in each step, and what that is: the same answer for all members."""
-        members = self._run.members
-        counts = [len(nodes_of(member.first, member.last, self._ests)) for member in members]
-        size = sum(map(room, root))
-        self._whole = not self._nccl and size * (len(members) - 1) * max(counts) <= SMALL
-        cargo = {peer: counts[peer] * size for peer in links.peers} if self._whole else {}
-        self._notes = Frames(links, NOTE, cargo)
-        if not self._whole:
-            self._expect_partials(self._nccl or links, root)
-
-    def _confer(self, links: Links, step: int, control: Control, nothing: Contribution) -> list[tuple[Control, Any]]:
-        """What everybody has said between two steps."""
-        assert self._rounds is not None
-        said = {peer: self._checked(self._rounds.receive(peer), peer, step, nothing)[0] for peer in links.peers}
-        self._rounds.settle()
-        said[links.slot] = control
-        return [(said[slot], None) for slot in sorted(said)]
-
-    def _finish_whole(self, links: Links, step: int, control: Control, mine: Contribution) -> list[tuple[Control, Any]]:
-        """The root from everybody's partials."""
-        assert self._notes is not None
-        parts = {peer: self._checked(self._notes.receive(peer), peer, step, mine) for peer in links.peers}
-        self._notes.settle()
-        nodes, root = dict(mine.nodes), _root(mine)
-        for peer in links.peers:
-            member, cargo, at = self._run.members[peer], self._notes.cargo(peer), 0
-            for node in nodes_of(member.first, member.last, self._ests):
-                nodes[node] = []
-                for flat in root:
-                    nodes[node].append(cargo[at : at + flat.nbytes].view(flat.dtype))
-                    at += room(flat)
-        fold(nodes, self._ests, root)
-        self._notes.expect(links.peers)  # of the next step: who comes first need not ask
-        return self._gathered(parts, control, mine)
-
-    def _finish_parts(
-        self, links: Links, step: int, control: Control, mine: Contribution, moved: Callable[[], None]
-    ) -> list[tuple[Control, Any]]:
-        """My part of the root from what came, and everybody's part of it."""
-        assert self._notes is not None
-        parts = {peer: self._checked(self._notes.receive(peer), peer, step, mine) for peer in links.peers}
-        self._notes.settle()
-        moved()
-        bulk, root = self._nccl or links, _root(mine)
-        result = self._part(root, links.slot)
-        nodes = {node: self._part(value, links.slot) for node, value in mine.nodes.items()}
-        for others in self._memory.values():
-            nodes |= others
-        with self._nccl.computing() if self._nccl else nullcontext():
-            fold(nodes, self._ests, result)
-        moved = bulk.move(FINISHED, dict.fromkeys(links.peers, result))
-        self._expect_partials(bulk, root)  # of the next step: who comes first need not ask
-        moved()
-        return self._gathered(parts, control, mine)
-
-    def _gathered(
-        self, parts: dict[int, tuple[Control, Contribution]], control: Control, mine: Contribution
-    ) -> list[tuple[Control, Any]]:
-        """Everybody's parts in slot order; the first has the finished root."""
-        parts[self._run.slot] = control, replace(mine, nodes={})
-        first, contribution = parts[0]
-        parts[0] = first, replace(contribution, nodes={(0, self._ests): _root(mine)})
-        return [parts[slot] for slot in sorted(parts)]
-
-    def _expect_partials(self, bulk: Links | Nccl, like: Value) -> None:
-        """Be ready for my part of the others' nodes."""
-        if not self._memory:
-            part = self._part(like, self._run.slot)
-            for slot, member in enumerate(self._run.members):
-                if slot != self._run.slot:
-                    nodes = nodes_of(member.first, member.last, self._ests)
-                    self._memory[slot] = {node: [torch.empty_like(flat) for flat in part] for node in nodes}
-        bulk.expect(PARTIALS, {peer: _all(nodes.values()) for peer, nodes in self._memory.items()})
-
-    def _part(self, value: Value, slot: int) -> Value:
-        """The part of flat gradients that belongs to a slot."""
-        size = len(self._run.members)
-        return [flat[_begin(slot, flat, size) : _begin(slot + 1, flat, size)] for flat in value]
-
-    def _checked(self, data: bytes, peer: int, step: int, mine: Contribution) -> tuple[Control, Contribution]:
-        """A peer's note, taken apart.
-
-        Raises:
-            Damaged: it is none, or is not about this step.
-        """
-        member = self._run.members[peer]
-        try:
-            note = _decoder.decode(data)
-            extra = Contribution.from_bytes(note.extra) if note.extra else Contribution(step, {}, b"")
-        except (msgspec.DecodeError, CorruptError) as error:
-            raise Damaged(peer, f"slot {peer} ({member.worker}) sent a damaged note: {error}") from error
-        ests, used = set(range(member.first, member.last)) if mine.nodes else set(), len(mine.used)
-        if (note.step, note.control.slot, set(note.losses), len(note.used)) != (step, peer, ests, used):
-            raise Damaged(peer, f"slot {peer} ({member.worker}) sent a note that is not its own for step {step}")
-        return note.control, replace(extra, used=note.used, losses=note.losses)
+                self._shared = shared
+            elif shared is not None:
+                shared.wires.close()
 
 
 def _raise(error: Exception) -> list[tuple[Control, Any]]:
     raise error
-
-
-def _root(mine: Contribution) -> Value:
-    """Where the root of the tree will be: in memory of the member's own first node."""
-    return next(iter(mine.nodes.values()))
-
-
-def _all(values: Iterable[Value]) -> Value:
-    return [flat for value in values for flat in value]
-
-
-def _note(step: int, control: Control, mine: Contribution) -> Note:
-    extra = b""
-    if mine.contexts or mine.buffers:
-        extra = replace(mine, nodes={}, used=b"", losses={}).to_bytes()
-    return Note(step, control, mine.used, mine.losses, extra)
-
-
-def _begin(slot: int, flat: Tensor, size: int) -> int:
-    """Where the part of a slot begins in a flat gradient; `slot == size` gives its end."""
-    end = flat.numel()
-    return end if slot == size else end * slot // size // ALIGNMENT * ALIGNMENT

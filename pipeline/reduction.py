@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..storage.digest import has_nonfinite
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -18,6 +20,10 @@ if TYPE_CHECKING:
 
     Node = tuple[int, int]
     Value = list[Tensor]
+
+
+BLOCK = 1 << 16
+"""Elements that are worked on at a time on a CPU: a few blocks fit into the cache of a core."""
 
 
 def split(lo: int, hi: int) -> int:
@@ -142,26 +148,39 @@ def finish(nodes: Mapping[Node, Value], total: int) -> Value:
     return value(0, total)[0]
 
 
-def fold(nodes: Mapping[Node, Value], total: int, out: Value) -> None:
-    """As `finish`, bit for bit, but in place: the root's value goes to `out`, and the given tensors are spent.
+def mean(nodes: Mapping[Node, Value], total: int, out: Value) -> bool:
+    """The root's value, as by `finish`, divided by `total`; block by block, while the block is in the cache.
 
     Args:
-        nodes: at least two, which cover `0..total-1`. out: may be one of them.
+        nodes: cover `0..total-1`; they are not changed, but for those that `out` shares memory with.
+        out: gets it; may be one of the nodes.
+
+    Returns:
+        Whether all of it is finite.
 
     Raises:
         ValueError: some rank is covered by no node of the tree.
     """
+    finite = True
+    for at, result in enumerate(out):
+        wide = torch.float32 if result.itemsize < torch.float32.itemsize else result.dtype
+        size = max(1, result.numel()) if result.is_cuda else BLOCK
+        sums = []
+        for lo in range(0, result.numel(), size):
+            (root,) = finish({node: [value[at][lo : lo + size]] for node, value in nodes.items()}, total)
+            block = result[lo : lo + size]
+            _divide(root, total, block)
+            sums.append(block.sum(dtype=wide))
+        # a sum may also be too large, or be of an infinity and its opposite
+        finite &= not sums or bool(torch.stack(sums).sum().isfinite()) or not has_nonfinite(result)
+    return finite
 
-    def value(lo: int, hi: int) -> Value:
-        given = nodes.get((lo, hi))
-        if given is not None:
-            return given
-        if hi - lo == 1:
-            raise ValueError(f"the gradient of rank {lo} is missing among {total}: given are {sorted(nodes)}")
-        mid = split(lo, hi)
-        return add_into_left(value(lo, mid), value(mid, hi))
 
-    mid = split(0, total)
-    left, right = value(0, mid), value(mid, total)
-    for a, b, root in zip(left, right, out, strict=True):
-        torch.add(a, b, out=root)
+def _divide(root: Tensor, total: int, out: Tensor) -> None:
+    if total > 1 and not root.is_cuda:
+        torch.div(root, total, out=out)
+        return
+    if root.data_ptr() != out.data_ptr():
+        out.copy_(root)
+    if total > 1:  # div() would multiply by 1 / total on a GPU
+        torch._foreach_div_([out], total)

@@ -111,10 +111,11 @@ class Runner:
 
     def _prepare(self, message: messages.Prepare) -> None:
         from ..storage.objects import open_store
-        from . import determinism, engine, preparation
+        from . import determinism, engine, heap, preparation
         from .committer import About, Committer
 
         laps = Laps()
+        heap.keep()
         self._store = store = self._open(open_store)
         spec, self._folder = preparation.fetch(
             store, Path(self._env.folder), job=message.job, spec=message.spec, code=message.code

@@ -14,15 +14,17 @@ import pytest
 import torch
 from easyscale.coordinator.records import Member
 from easyscale.errors import LaneBrokenError
-from easyscale.pipeline import messages, peers, rendezvous
+from easyscale.pipeline import exchange, messages, rendezvous
 from easyscale.pipeline.contribution import Contribution
+from easyscale.pipeline.exchange import NOTE, PARTIALS, Note
 from easyscale.pipeline.nccl import all_distinct
 from easyscale.pipeline.parcels import Frames
-from easyscale.pipeline.peers import NOTE, PARTIALS, Note, PeerLane
+from easyscale.pipeline.peers import PeerLane
 from easyscale.pipeline.protocols import Parcel
 from easyscale.pipeline.reduction import finish, nodes_of
 from easyscale.pipeline.rendezvous import Rendezvous
 from easyscale.pipeline.session import Control
+from easyscale.pipeline.shared import Shared
 
 from tests import toys
 
@@ -102,11 +104,13 @@ class Crowd:
             lane.close()
 
 
-@pytest.fixture(params=["whole", "parts"])
+@pytest.fixture(params=["whole", "parts", "shared whole", "shared parts"])
 def crowds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Crowd]]:
-    """Whose gradients count as small, or do not."""
-    if request.param == "parts":
-        monkeypatch.setattr(peers, "SMALL", 0)
+    """Whose gradients count as small or do not, and are sent or read where they are."""
+    if request.param.endswith("parts"):
+        monkeypatch.setattr(exchange, "SMALL", 0)
+    if not request.param.startswith("shared"):
+        monkeypatch.setattr(Shared, "meet", lambda links, tag, patience: None)
     made: list[Crowd] = []
 
     def make(*arguments: Any, **settings: Any) -> Crowd:
@@ -176,8 +180,9 @@ def test_every_dtype_and_every_size_is_summed_like_at_one_worker(
     for step in range(3):
         parts = {slot: part(crowd, slot, step) for slot in crowd.lanes}
         for gathered in crowd.exchange(step, parts).values():
-            (root,) = (value for _, c in gathered for value in c.nodes.values())
-            assert all(torch.equal(a, b) for a, b in zip(root, whole, strict=True))
+            (mean,) = (c.mean for _, c in gathered if c.mean)
+            assert mean.finite
+            assert all(torch.equal(a, b / crowd.ests) for a, b in zip(mean.flat, whole, strict=True))
             assert {rank: loss for _, c in gathered for rank, loss in c.losses.items()} == {
                 rank: rank + 0.5 for rank in range(crowd.ests)
             }
@@ -278,16 +283,16 @@ def test_who_dies_between_partials_and_finished_parts_is_named_by_all(
     crowds: Callable[..., Crowd], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Member 1 has everybody's partials, but waits for 0's finished part, which 0 cannot have without 2."""
-    monkeypatch.setattr(peers, "SMALL", 0)
+    monkeypatch.setattr(exchange, "SMALL", 0)
     crowd = crowds([1, 1, 1]).meet()
     for slot in (0, 1):
         crowd.lanes[slot].send(0, Control(slot=slot), part(crowd, slot))
-    links = crowd.lanes[2]._links
-    assert links is not None
+    exchange_of_2 = crowd.lanes[2]._exchange
+    assert exchange_of_2 is not None
     note = encoded_note(0, 2, part(crowd, 2))
-    frames = Frames(links, NOTE)
+    frames = exchange_of_2.frames(NOTE)
     frames.send([1], note)
-    links.move(PARTIALS, {1: crowd.lanes[2]._part(leaves(crowd, (2, 3)), 1)})()
+    exchange_of_2.bulk.move(PARTIALS, {1: exchange_of_2.part(leaves(crowd, (2, 3)), 1)})()
     frames.settle()
     crowd.kill(2)
     found: dict[int, Any] = {}
@@ -386,7 +391,7 @@ def encoded_note(step: int, slot: int, mine: Contribution, **changes: Any) -> by
 
 def cargo(mine: Contribution) -> list[torch.Tensor]:
     """What goes along with a note: all partials, if they are small."""
-    return [flat for value in mine.nodes.values() for flat in value] if peers.SMALL else []
+    return [flat for value in mine.nodes.values() for flat in value] if exchange.SMALL else []
 
 
 @pytest.mark.parametrize(
@@ -404,10 +409,9 @@ def cargo(mine: Contribution) -> list[torch.Tensor]:
 def test_a_note_that_cannot_be_names_its_sender(crowds: Callable[..., Crowd], note: bytes) -> None:
     crowd = crowds([1, 1]).meet()
     crowd.lanes[0].send(0, Control(slot=0), part(crowd, 0))
-    links = crowd.lanes[1]._links
-    assert links is not None
-    mine = part(crowd, 1)
-    frames = Frames(links, NOTE)  # a message is gone with whoever sends it
+    theirs, mine = crowd.lanes[1]._exchange, part(crowd, 1)
+    assert theirs is not None
+    frames = theirs.frames(NOTE)  # a message is gone with whoever sends it
     frames.send([0], note, cargo(mine))
     assert crowd.lost(0, 0) == [(1,)]
 
@@ -416,14 +420,22 @@ def test_a_note_that_cannot_be_names_its_sender(crowds: Callable[..., Crowd], no
 def test_a_head_with_a_flipped_bit_names_its_sender(crowds: Callable[..., Crowd], byte: int) -> None:
     crowd = crowds([1, 1]).meet()
     crowd.lanes[0].send(0, Control(slot=0), part(crowd, 0))
-    links = crowd.lanes[1]._links
+    links, shared, theirs = crowd.lanes[1]._links, crowd.lanes[1]._shared, crowd.lanes[1]._exchange
     assert links is not None
-    sent: list[torch.Tensor] = []
-    keep = SimpleNamespace(send=lambda _slot, _tag, tensor: sent.append(tensor))
+    assert theirs is not None
+    sent: list[Any] = []
     mine = part(crowd, 1)
-    Frames(keep, NOTE).send([0], encoded_note(0, 1, mine), cargo(mine))  # type: ignore[arg-type]
-    sent[0][byte] ^= 64
-    links.send(0, NOTE, sent[0]).wait()
+    if shared is not None:
+        send = shared.wires.send
+        shared.wires.send = lambda _slot, _tag, data: sent.append(bytearray(data))  # type: ignore[method-assign]
+        theirs.frames(NOTE).send([0], encoded_note(0, 1, mine), cargo(mine))
+        sent[0][byte] ^= 64
+        send(0, NOTE, bytes(sent[0]))
+    else:
+        keep = SimpleNamespace(send=lambda _slot, _tag, tensor: sent.append(tensor))
+        Frames(keep, NOTE).send([0], encoded_note(0, 1, mine), cargo(mine))  # type: ignore[arg-type]
+        sent[0][byte] ^= 64
+        links.send(0, NOTE, sent[0]).wait()
     assert crowd.lost(0, 0) == [(1,)]
 
 

@@ -7,7 +7,8 @@ from math import ceil, log2
 
 import pytest
 import torch
-from easyscale.pipeline.reduction import PartialStack, finish, nodes_of, split
+from easyscale.pipeline import reduction
+from easyscale.pipeline.reduction import PartialStack, finish, mean, nodes_of, split
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,7 +56,10 @@ def partials(lo: int, hi: int, total: int, in_place: bool = False) -> dict[tuple
 
 
 def same(left: list[torch.Tensor], right: list[torch.Tensor]) -> bool:
-    return all(a.numpy().tobytes() == b.numpy().tobytes() for a, b in zip(left, right, strict=True))
+    def bits(tensor: torch.Tensor) -> bytes:
+        return tensor.view(torch.uint8).numpy().tobytes()
+
+    return all(bits(a) == bits(b) for a, b in zip(left, right, strict=True))
 
 
 @pytest.mark.parametrize(("n", "mid"), [(2, 1), (3, 2), (4, 2), (5, 4), (8, 4), (9, 8), (40, 32)])
@@ -131,3 +135,44 @@ def test_left_plus_right_keeps_its_order_for_not_a_numbers() -> None:
         whole.push([value[0].clone()])
     nodes = {(0, 2): [values[0][0] + values[1][0]], (2, 3): values[2], (3, 4): values[3]}
     assert same(finish(nodes, 4), whole.nodes()[0, 4])
+
+
+# ---- the mean
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.complex64], ids=str)
+@pytest.mark.parametrize("size", [0, 1, 65, reduction.BLOCK, 2 * reduction.BLOCK + 7])
+def test_the_mean_is_the_root_divided_in_whatever_memory(dtype: torch.dtype, size: int) -> None:
+    generator = torch.Generator().manual_seed(size)
+    ranks = [[torch.randn(size, generator=generator).to(dtype), -torch.zeros(3, dtype=dtype)] for _ in range(5)]
+    nodes = {(rank, rank + 1): value for rank, value in enumerate(ranks)}
+    expected = [root / 5 for root in finish(nodes, 5)]
+    given = {node: [tensor.clone() for tensor in value] for node, value in nodes.items()}
+    elsewhere = [torch.empty_like(tensor) for tensor in ranks[0]]
+    assert mean(given, 5, elsewhere)
+    assert same(elsewhere, expected)
+    assert all(same(given[node], nodes[node]) for node in nodes), "the nodes stay as they are"
+    assert mean(given, 5, given[3, 4])
+    assert same(given[3, 4], expected), "but for the one that it is written to"
+
+
+def test_the_mean_of_one_is_itself() -> None:
+    leaf = [torch.tensor([1.5, -0.0, 3.0])]
+    out = [torch.empty(3)]
+    assert mean({(0, 1): leaf}, 1, out)
+    assert same(out, leaf)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("at", [0, reduction.BLOCK + 3, 2 * reduction.BLOCK])
+def test_what_is_not_finite_is_found_wherever_it_is(bad: float, at: int) -> None:
+    leaf = torch.ones(2 * reduction.BLOCK + 1)
+    leaf[at] = bad
+    assert not mean({(0, 1): [torch.ones(3), leaf]}, 1, [torch.empty(3), torch.empty_like(leaf)])
+
+
+def test_sums_too_large_for_the_type_are_no_infinities() -> None:
+    assert mean({(0, 1): [torch.full((10,), 3e38)]}, 1, [torch.empty(10)])
+    assert mean({(0, 1): [torch.full((10,), 6e4, dtype=torch.float16)]}, 1, [torch.empty(10, dtype=torch.float16)])
+    both = torch.tensor([float("inf"), -float("inf")])
+    assert not mean({(0, 1): [both]}, 1, [torch.empty(2)])

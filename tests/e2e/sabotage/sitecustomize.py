@@ -6,6 +6,7 @@
 - `blind-watches`: no watch ever wakes anybody.
 - `errors=0.05`: of all calls to etcd this part fails, half of them before and half of them after they have been done.
 - `flips`: this worker's memory flips a bit, as the name of the job says: see `Flips`.
+- `apart`: peers do not see that they are on one machine, and exchange over gloo.
 - `falls=<folder>`: the first runner that comes to a point of which there is a file in the folder removes the file and
   kills itself: see `Falls`.
 - `clock=3600`: the wall clock and the monotonic clock are that many seconds ahead, for all but gRPC, whose core looks
@@ -133,6 +134,12 @@ def flip_bits() -> None:
     Runner._prepare = spoiled  # type: ignore[method-assign]
 
 
+def set_apart() -> None:
+    from easyscale.pipeline.shared import Shared
+
+    Shared.meet = staticmethod(lambda *_: None)  # type: ignore[assignment]
+
+
 class Falls:
     """A runner dies by SIGKILL where a signal from outside would hardly ever hit it.
 
@@ -142,15 +149,17 @@ class Falls:
     """
 
     def __init__(self, folder: str) -> None:
-        from easyscale.pipeline import peers
+        from easyscale.pipeline import exchange
         from easyscale.pipeline.committer import Committer
         from easyscale.pipeline.links import Links
         from easyscale.pipeline.peers import PeerLane
+        from easyscale.pipeline.shared import Shared
 
-        peers.SMALL = 0  # of a gradient that goes whole there are no finished parts
+        exchange.SMALL = 0  # of a gradient that goes whole there are no finished parts
         self.folder = Path(folder)
-        self.move, self.poll, self.writing = Links.move, PeerLane.poll, Committer.writing
-        Links.move = lambda links, *args: self.on_move(links, *args)  # type: ignore[method-assign]
+        self.moves, self.poll, self.writing = {Links: Links.move, Shared: Shared.move}, PeerLane.poll, Committer.writing
+        for kind in self.moves:
+            kind.move = lambda links, *args: self.on_move(links, *args)
         PeerLane.poll = lambda lane, step: self.on_poll(lane, step)  # type: ignore[method-assign]
         Committer.writing = lambda committer, order: self.on_writing(committer, order)  # type: ignore[method-assign]
 
@@ -166,14 +175,17 @@ class Falls:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def on_move(self, links: Any, tag: int, sends: Any) -> Any:
-        from easyscale.pipeline.peers import FINISHED, STATE
+        from easyscale.pipeline.exchange import FINISHED, STATE
+        from easyscale.pipeline.links import Links
 
         if tag == STATE:
             self.at("give" if sends else "take")
         if tag == FINISHED and len(sends) > 1 and self.due("halfway"):
-            self.move(links, tag, dict(list(sends.items())[:1]))()
+            wait = self.moves[type(links)](links, tag, dict(list(sends.items())[:1]))
+            if isinstance(links, Links):  # else it has arrived
+                wait()
             os.kill(os.getpid(), signal.SIGKILL)
-        return self.move(links, tag, sends)
+        return self.moves[type(links)](links, tag, sends)
 
     def on_poll(self, lane: Any, step: int) -> Any:
         gathered = self.poll(lane, step)
@@ -203,6 +215,8 @@ for name, _, value in (fault.partition("=") for fault in filter(None, os.environ
             blind_watches()
         case "flips":
             flip_bits()
+        case "apart":
+            set_apart()
         case "falls":
             Falls(value)
         case "errors":
