@@ -15,7 +15,8 @@ lighthouse options of its README, and its DDP mended by a few lines without whic
 names an interpreter that has it beside this environment's packages:
 
     python3.11 -m venv /tmp/torchft
-    echo $PWD/.venv/lib/python3.11/site-packages > /tmp/torchft/lib/python3.11/site-packages/main.pth
+    echo "import site; site.addsitedir('$PWD/.venv/lib/python3.11/site-packages')" \
+        > /tmp/torchft/lib/python3.11/site-packages/main.pth
     /tmp/torchft/bin/pip install torchft
 
 With `--samples`, runs are kept in a file and those of earlier calls are counted.
@@ -56,7 +57,7 @@ WORKERS = 3
 EVERY = 20
 STEPS = {"digits": 400, "gpt": 120}
 PATIENCE = 240.0
-SOON = 1.5
+SOON = 0.5
 """Seconds within which a standstill must begin to be the kill's doing."""
 
 Sample = dict[str, Any]
