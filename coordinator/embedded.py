@@ -16,8 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tenacity import Retrying, retry_if_exception, stop_before_delay, wait_random
+from tenacity import Retrying, retry_if_exception, stop_before_delay
 
+from ..chance import wait_random
 from ..errors import AddressError, LeaseGoneError, OutcomeUnknownError, UnavailableError
 from . import processes
 from .kv import CALL_DEADLINE, KeyValue, Put, TxnResult, check_operations

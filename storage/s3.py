@@ -15,7 +15,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import boto3
+import botocore.retries.standard
+import botocore.retryhandler
+import botocore.utils
 import structlog
+import urllib3.util.retry
 from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
@@ -24,8 +28,9 @@ from botocore.exceptions import (
     NoCredentialsError,
 )
 from botocore.parsers import ResponseParserError
-from tenacity import RetryCallState, Retrying, retry_if_exception, stop_before_delay, wait_exponential, wait_random
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_before_delay, wait_exponential
 
+from ..chance import keep_from_global, wait_random
 from ..errors import AddressError, EasyScaleError, NotFoundError, OutcomeUnknownError, UnavailableError
 from .objects import KEY_PATTERN, check_key, joined
 from .s3_errors import HINTS, MISSING, clocks_of, facts, is_transient, skew
@@ -40,6 +45,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 T = TypeVar("T")
+
+keep_from_global(botocore.retries.standard, botocore.retryhandler, botocore.utils, urllib3.util.retry)
 
 RETRY_DEADLINE = 30.0
 """Seconds after which no further attempt of a request is begun."""
