@@ -13,6 +13,7 @@ from collections import deque
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import easyscale.chance
 import easyscale.coordinator.coordinator
 import easyscale.coordinator.lease
 import easyscale.coordinator.records
@@ -27,7 +28,6 @@ import easyscale.storage.s3
 import easyscale.storage.transfers
 import tenacity
 import tenacity.nap
-import tenacity.wait
 
 if TYPE_CHECKING:
     import random
@@ -217,7 +217,7 @@ def installed(hub: Hub, rng: random.Random) -> Iterator[None]:
         (e.storage.s3, {"ThreadPoolExecutor": Pool}),
         (tenacity, {"time": time}),
         (tenacity.nap, {"time": time}),
-        (tenacity.wait, {"random": rng}),
+        (e.chance, {"_own": rng}),
     ]
     defaults: list[tuple[Any, dict[str, Any]]] = [
         (e.coordinator.lease.LeaseKeeper.__init__, {"clock": time.monotonic}),
