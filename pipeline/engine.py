@@ -289,7 +289,10 @@ class Engine:
         return Mean(flat, mean(nodes, self._spec.ests, flat))
 
     def _pooled(self, flat: list[Tensor]) -> FlatGradient:
-        """The same in memory of the pool, where it lies already unless a lane needed other memory."""
+        """The same in memory of the pool, where it lies already unless a lane needed other memory, or retired it.
+
+        Clipping and unscaling will work in place.
+        """
         there = self._pool.find(flat)
         if there is None:
             there = self._pool.take()

@@ -174,8 +174,9 @@ class GradientPool:
         return self._free.pop()
 
     def find(self, flat: list[Tensor]) -> FlatGradient | None:
-        """The one that has this memory, if it came from here."""
-        return next((gradient for gradient in self._all if gradient.flat is flat), None)
+        """The one that has this memory, if it came from here and may be written to."""
+        found = next((gradient for gradient in self._all if gradient.flat is flat), None)
+        return None if found is None or _is_retired(found) else found
 
     def give_back(self, flat: list[Tensor]) -> None:
         """Nobody uses `flat`, which came from here, any more."""
@@ -185,5 +186,9 @@ class GradientPool:
 
     def reclaim(self) -> None:
         """Nobody uses any of them any more, but for those that were retired."""
-        self._all = [gradient for gradient in self._all if not any(map(segments.is_retired, gradient.flat))]
+        self._all = [gradient for gradient in self._all if not _is_retired(gradient)]
         self._free = list(self._all)
+
+
+def _is_retired(gradient: FlatGradient) -> bool:
+    return any(map(segments.is_retired, gradient.flat))

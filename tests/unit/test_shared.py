@@ -206,8 +206,8 @@ def test_a_machine_that_gives_no_more_sockets_breaks_the_lane_and_accuses_nobody
 # ---- what is offered
 
 
-def engines(sizes: list[int]) -> list[Any]:
-    return [toys.engine(toys.cnn, toys.spec(ests=sum(sizes))) for _ in sizes]
+def engines(sizes: list[int], **settings: Any) -> list[Any]:
+    return [toys.engine(toys.cnn, toys.spec(ests=sum(sizes), **settings)) for _ in sizes]
 
 
 def test_whoever_is_called_away_leaves_what_it_has_offered_as_it_was(
@@ -253,6 +253,27 @@ def test_who_is_lost_when_all_is_read_costs_the_others_nothing(
     before = [flat.clone() for flat in offered]
     replicas[0].run_local()
     assert all(torch.equal(a, b) for a, b in zip(before, offered, strict=True)), "it may still be reading"
+
+
+def test_whoever_goes_on_without_a_peer_that_may_still_read_changes_nothing_there(
+    crowds: Callable[..., Crowd], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clipping works in place, on what the lane has given."""
+    monkeypatch.setattr("easyscale.pipeline.exchange.SMALL", 0)
+    crowd = crowds([1, 1]).meet()
+    replicas = engines([1, 1], clip_norm=1e-3)
+    parts = {slot: replica.compute(crowd.ranges[slot]) for slot, replica in enumerate(replicas)}
+    offered = [flat for value in parts[0].nodes.values() for flat in value]
+    dying = crowd.lanes[1]._shared
+    assert dying is not None
+    dying.release = dying.wires.cut  # type: ignore[method-assign]
+    gathered = crowd.exchange(0, parts)[0]
+    before = [flat.clone() for flat in offered]
+    replicas[0].apply([contribution for _, contribution in gathered])
+    assert all(torch.equal(a, b) for a, b in zip(before, offered, strict=True))
+    alone = engines([2], clip_norm=1e-3)[0]
+    alone.run_local()
+    assert toys.digest(replicas[0]) == toys.digest(alone)
 
 
 def test_memory_is_used_again_once_all_have_read_it(
