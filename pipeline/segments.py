@@ -22,7 +22,7 @@ _files: dict[int, tuple[int, int]] = {}
 """Address of a segment -> the file that it is: descriptor and inode."""
 
 _retired: set[int] = set()
-"""Addresses of segments."""
+"""Inodes of segments."""
 
 
 class Place(NamedTuple):
@@ -54,15 +54,17 @@ def zeros(size: int, dtype: torch.dtype) -> Tensor:
         os.close(fd)
         return torch.zeros(size, dtype=dtype)
     tensor = torch.frombuffer(memory, dtype=dtype)
-    _files[tensor.data_ptr()] = fd, os.fstat(fd).st_ino
-    weakref.finalize(memory, _end, tensor.data_ptr(), fd).atexit = False
+    file = fd, os.fstat(fd).st_ino
+    _files[tensor.data_ptr()] = file
+    weakref.finalize(memory, _end, tensor.data_ptr(), file).atexit = False
     return tensor
 
 
-def _end(address: int, fd: int) -> None:
-    del _files[address]
-    _retired.discard(address)
-    os.close(fd)
+def _end(address: int, file: tuple[int, int]) -> None:
+    if _files.get(address) == file:  # its memory is gone already, and another thread's segment may have its address
+        del _files[address]
+    _retired.discard(file[1])
+    os.close(file[0])
 
 
 def place(tensor: Tensor) -> Place | None:
@@ -74,14 +76,15 @@ def place(tensor: Tensor) -> Place | None:
 
 def retire(tensor: Tensor) -> None:
     """Somebody may still read this tensor's segment, and cannot be asked: it must never be written to again."""
-    base = tensor.untyped_storage().data_ptr()
-    if base in _files:
-        _retired.add(base)
+    file = _files.get(tensor.untyped_storage().data_ptr())
+    if file is not None:
+        _retired.add(file[1])
 
 
 def is_retired(tensor: Tensor) -> bool:
     """Whether `retire` was called for this tensor's segment."""
-    return tensor.untyped_storage().data_ptr() in _retired
+    file = _files.get(tensor.untyped_storage().data_ptr())
+    return file is not None and file[1] in _retired
 
 
 def mapped(pid: int, fd: int, inode: int) -> Tensor:

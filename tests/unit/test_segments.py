@@ -105,3 +105,15 @@ def test_what_is_retired_is_never_used_again() -> None:
     assert not any(one is read for one in again)
     assert segments.is_retired(read.flat[0])
     assert Path(f"/proc/self/fd/{segments.place(read.flat[0]).fd}").exists(), "while somebody has it"  # type: ignore[union-attr]
+
+
+def test_an_address_may_have_been_given_to_another_when_the_end_of_the_first_is_noticed() -> None:
+    """The memory goes before its finalizer is called; meanwhile another thread may have got a segment there."""
+    mine = segments.zeros(1000, torch.float32)
+    place = segments.place(mine)
+    assert place is not None
+    segments.retire(mine)
+    other = os.open("/dev/null", os.O_RDONLY)
+    segments._end(mine.data_ptr(), (other, place.inode + 1))
+    assert segments.place(mine) == place
+    assert segments.is_retired(mine)
