@@ -103,7 +103,7 @@ class Exchange:
         """Send what I have to everybody; what is returned waits for theirs: see `protocols.Lane.poll`.
 
         Raises:
-            PeerLost, OutOfPatience, Damaged: here or there.
+            PeerLost, OutOfPatience: it does not go. What is returned raises these, too, and Damaged.
         """
         if contribution is None:
             nothing = Contribution(step, {}, b"")
@@ -162,7 +162,7 @@ class Exchange:
         return [(said[slot], None) for slot in sorted(said)]
 
     def _finish_whole(self, step: int, control: Control, mine: Contribution) -> Gathered:
-        """The root from everybody's partials."""
+        """The mean from everybody's partials."""
         assert self._notes is not None
         parts = {peer: self._checked(self._notes.receive(peer), peer, step, mine) for peer in self._links.peers}
         self._notes.settle()

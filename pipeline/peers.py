@@ -212,8 +212,9 @@ class PeerLane:
                 self._nccl.abort()
             self._thread.join()
         self._retire()
+        self._exchange = self._pending = None  # now, and not when garbage is collected: it has memory of dead peers
         if self._shared is not None:
-            self._shared.wires.close()
+            self._shared.close()
 
     def _ask(self, question: str, do: Callable[[Links], Any]) -> None:
         """Have the helper do something, once."""
@@ -310,7 +311,7 @@ class PeerLane:
             if not self._closed:
                 self._shared = shared
             elif shared is not None:
-                shared.wires.close()
+                shared.close()
 
 
 def _raise(error: Exception) -> list[tuple[Control, Any]]:

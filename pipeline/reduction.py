@@ -128,24 +128,24 @@ def finish(nodes: Mapping[Node, Value], total: int) -> Value:
     Raises:
         ValueError: some rank is covered by no node of the tree.
     """
+    return _value(nodes, 0, total, total)[0]
 
-    def value(lo: int, hi: int) -> tuple[Value, bool]:
-        """The node's value, and whether its memory is ours to write to."""
-        given = nodes.get((lo, hi))
-        if given is not None:
-            return given, False
-        if hi - lo == 1:
-            raise ValueError(f"the gradient of rank {lo} is missing among {total}: given are {sorted(nodes)}")
-        mid = split(lo, hi)
-        left, left_is_ours = value(lo, mid)
-        right, right_is_ours = value(mid, hi)
-        if left_is_ours:
-            return add_into_left(left, right), True
-        if right_is_ours:  # left + right still, in this order: which operand's NaN survives depends on it
-            return [torch.add(a, b, out=b) for a, b in zip(left, right, strict=True)], True
-        return [torch.add(a, b) for a, b in zip(left, right, strict=True)], True
 
-    return value(0, total)[0]
+def _value(nodes: Mapping[Node, Value], lo: int, hi: int, total: int) -> tuple[Value, bool]:
+    """A node's value, and whether its memory is ours to write to."""
+    given = nodes.get((lo, hi))
+    if given is not None:
+        return given, False
+    if hi - lo == 1:
+        raise ValueError(f"the gradient of rank {lo} is missing among {total}: given are {sorted(nodes)}")
+    mid = split(lo, hi)
+    left, left_is_ours = _value(nodes, lo, mid, total)
+    right, right_is_ours = _value(nodes, mid, hi, total)
+    if left_is_ours:
+        return add_into_left(left, right), True
+    if right_is_ours:  # left + right still, in this order: which operand's NaN survives depends on it
+        return [torch.add(a, b, out=b) for a, b in zip(left, right, strict=True)], True
+    return [torch.add(a, b) for a, b in zip(left, right, strict=True)], True
 
 
 def mean(nodes: Mapping[Node, Value], total: int, out: Value) -> bool:

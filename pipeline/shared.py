@@ -60,11 +60,11 @@ class Shared:
     """Does for tensors what `Links` does, but what is received are views of the sender's memory. See `meet`.
 
     Args:
-        slot: mine. pids: the peers' processes, by slot. wires: to them.
+        pids: the peers' processes, by slot. wires: to them.
     """
 
-    def __init__(self, slot: int, pids: Mapping[int, int], wires: Wires) -> None:
-        self.slot, self.peers, self.wires = slot, list(pids), wires
+    def __init__(self, pids: Mapping[int, int], wires: Wires) -> None:
+        self.wires = wires
         self._pids = pids
         self._like: dict[int, Mapping[int, Sequence[Tensor]]] = {}
         self._maps: dict[tuple[int, int], Tensor] = {}
@@ -105,7 +105,7 @@ class Shared:
             for one in knocked.values():
                 one.close()
         pids = {peer: hellos[peer].pid for peer in links.peers}
-        return Shared(links.slot, pids, Wires(sockets, patience))
+        return Shared(pids, Wires(sockets, patience))
 
     @property
     def sent(self) -> int:
@@ -152,7 +152,7 @@ class Shared:
         """
         lost = set()
         for tell in (lambda peer: self.wires.send(peer, READ, b""), lambda peer: self.wires.receive(peer, READ)):
-            for peer in self.peers:
+            for peer in self._pids:
                 try:
                     tell(peer)
                 except PeerLost:  # which costs nothing now; the next step will find out
@@ -166,6 +166,13 @@ class Shared:
         for tensor in self._offered:
             segments.retire(tensor)
         self._offered.clear()
+
+    def close(self) -> None:
+        """Let go of the peers' memory, of which nothing is used any more, and of the sockets to them."""
+        self.wires.close()
+        self._maps.clear()
+        self._staged.clear()
+        self._like.clear()
 
     def view(self, slot: int, place: Place, like: Tensor) -> Tensor:
         """A tensor in a peer's memory, of the type and size of another; it must not be written to.

@@ -48,9 +48,9 @@ def bit_sum(tensor: Tensor) -> Tensor:
         tensor = tensor.resolve_neg().contiguous()
     flat, size = tensor.detach().reshape(-1), tensor.element_size()
     count, per_word = flat.numel(), SIZE // size
+    whole = count - count % per_word
     if flat.storage_offset() % per_word:  # a word must not begin within one
         flat = flat.clone()
-    whole = count - count % per_word
     if count == whole:
         return flat.view(torch.int64).sum()
     rest = flat[whole:].view(INTEGERS[size]).sum()  # of small integers, which torch adds up in int64

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,6 +24,9 @@ from tests.unit.test_peers import PATIENCE, Crowd, part, until
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterator
+
+    from easyscale.pipeline.contribution import Contribution
+    from torch import Tensor
 
 NOTES = 7
 
@@ -96,7 +101,7 @@ def test_nobody_comes_to_a_door_that_is_not_there() -> None:
 @pytest.mark.parametrize("length", [0, 1, LONGEST - 36, LONGEST - 35, 300_000])
 def test_texts_of_any_length_come_with_their_tensors(length: int) -> None:
     a, b = pair()
-    mine, theirs = Shared(0, {1: os.getpid()}, a), Shared(1, {0: os.getpid()}, b)
+    mine, theirs = Shared({1: os.getpid()}, a), Shared({0: os.getpid()}, b)
     out, into = SharedFrames(mine, NOTES, {}), SharedFrames(theirs, NOTES, {0: 64 + 128})
     for number in range(4):
         text = bytes([number]) * length
@@ -109,8 +114,8 @@ def test_texts_of_any_length_come_with_their_tensors(length: int) -> None:
 
 def test_pages_that_grow_are_not_taken_for_those_that_they_replace() -> None:
     a, b = pair()
-    out = SharedFrames(Shared(0, {1: os.getpid()}, a), NOTES)
-    into = SharedFrames(Shared(1, {0: os.getpid()}, b), NOTES)
+    out = SharedFrames(Shared({1: os.getpid()}, a), NOTES)
+    into = SharedFrames(Shared({0: os.getpid()}, b), NOTES)
     for number in range(40):
         text = bytes([number]) * (LONGEST + 100 * (number % 7))
         out.send([1], text)
@@ -119,8 +124,8 @@ def test_pages_that_grow_are_not_taken_for_those_that_they_replace() -> None:
 
 def test_a_text_stays_until_the_call_after_next() -> None:
     a, b = pair()
-    out = SharedFrames(Shared(0, {1: os.getpid()}, a), NOTES)
-    into = SharedFrames(Shared(1, {0: os.getpid()}, b), NOTES)
+    out = SharedFrames(Shared({1: os.getpid()}, a), NOTES)
+    into = SharedFrames(Shared({0: os.getpid()}, b), NOTES)
     first, second = b"1" * (2 * LONGEST), b"2" * (2 * LONGEST)
     out.send([1], first)
     out.send([1], second)
@@ -130,7 +135,7 @@ def test_a_text_stays_until_the_call_after_next() -> None:
 
 def test_places_that_cannot_be_are_the_senders_fault() -> None:
     a, b = pair()
-    mine, theirs = Shared(0, {1: os.getpid()}, a), Shared(1, {0: os.getpid()}, b)
+    mine, theirs = Shared({1: os.getpid()}, a), Shared({0: os.getpid()}, b)
     theirs.expect(3, {0: [torch.zeros(10)]})
     mine.move(3, {1: [torch.zeros(11)]})
     with pytest.raises(Damaged, match="offers 44 bytes"):
@@ -149,7 +154,9 @@ def test_places_that_cannot_be_are_the_senders_fault() -> None:
 
 
 @pytest.fixture
-def crowds() -> Iterator[Callable[..., Crowd]]:
+def crowds(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Crowd]]:
+    """Whose gradients are all too large to go whole."""
+    monkeypatch.setattr("easyscale.pipeline.exchange.SMALL", 0)
     made: list[Crowd] = []
 
     def make(*arguments: Any) -> Crowd:
@@ -206,19 +213,25 @@ def test_a_machine_that_gives_no_more_sockets_breaks_the_lane_and_accuses_nobody
 # ---- what is offered
 
 
+def flats(contribution: Contribution) -> list[Tensor]:
+    """What is offered of it."""
+    return [flat for value in contribution.nodes.values() for flat in value]
+
+
+def computed(crowd: Crowd, replicas: list[Any]) -> dict[int, Contribution]:
+    return {slot: replica.compute(crowd.ranges[slot]) for slot, replica in enumerate(replicas)}
+
+
 def engines(sizes: list[int], **settings: Any) -> list[Any]:
     return [toys.engine(toys.cnn, toys.spec(ests=sum(sizes), **settings)) for _ in sizes]
 
 
-def test_whoever_is_called_away_leaves_what_it_has_offered_as_it_was(
-    crowds: Callable[..., Crowd], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whoever_is_called_away_leaves_what_it_has_offered_as_it_was(crowds: Callable[..., Crowd]) -> None:
     """It goes on with other members while the one that it has left, stopped meanwhile, still reads."""
-    monkeypatch.setattr("easyscale.pipeline.exchange.SMALL", 0)
     crowd = crowds([1, 1]).meet()
     replicas = engines([1, 1])
-    parts = [replica.compute(crowd.ranges[slot]) for slot, replica in enumerate(replicas)]
-    offered = [flat for value in parts[0].nodes.values() for flat in value]
+    parts = computed(crowd, replicas)
+    offered = flats(parts[0])
     before = [flat.clone() for flat in offered]
     crowd.lanes[0].send(0, Control(slot=0), parts[0])
     crowd.lanes[0].interrupt()
@@ -228,14 +241,11 @@ def test_whoever_is_called_away_leaves_what_it_has_offered_as_it_was(
     assert all(torch.equal(a, b) for a, b in zip(before, offered, strict=True))
 
 
-def test_who_is_lost_when_all_is_read_costs_the_others_nothing(
-    crowds: Callable[..., Crowd], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("easyscale.pipeline.exchange.SMALL", 0)
+def test_who_is_lost_when_all_is_read_costs_the_others_nothing(crowds: Callable[..., Crowd]) -> None:
     crowd = crowds([1, 1]).meet()
     replicas = engines([1, 1])
-    parts = {slot: replica.compute(crowd.ranges[slot]) for slot, replica in enumerate(replicas)}
-    offered = [flat for value in parts[0].nodes.values() for flat in value]
+    parts = computed(crowd, replicas)
+    offered = flats(parts[0])
     dying = crowd.lanes[1]._shared
     assert dying is not None
 
@@ -255,15 +265,12 @@ def test_who_is_lost_when_all_is_read_costs_the_others_nothing(
     assert all(torch.equal(a, b) for a, b in zip(before, offered, strict=True)), "it may still be reading"
 
 
-def test_whoever_goes_on_without_a_peer_that_may_still_read_changes_nothing_there(
-    crowds: Callable[..., Crowd], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whoever_goes_on_without_a_peer_that_may_still_read_changes_nothing_there(crowds: Callable[..., Crowd]) -> None:
     """Clipping works in place, on what the lane has given."""
-    monkeypatch.setattr("easyscale.pipeline.exchange.SMALL", 0)
     crowd = crowds([1, 1]).meet()
     replicas = engines([1, 1], clip_norm=1e-3)
-    parts = {slot: replica.compute(crowd.ranges[slot]) for slot, replica in enumerate(replicas)}
-    offered = [flat for value in parts[0].nodes.values() for flat in value]
+    parts = computed(crowd, replicas)
+    offered = flats(parts[0])
     dying = crowd.lanes[1]._shared
     assert dying is not None
     dying.release = dying.wires.cut  # type: ignore[method-assign]
@@ -276,16 +283,34 @@ def test_whoever_goes_on_without_a_peer_that_may_still_read_changes_nothing_ther
     assert toys.digest(replicas[0]) == toys.digest(alone)
 
 
-def test_memory_is_used_again_once_all_have_read_it(
-    crowds: Callable[..., Crowd], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("easyscale.pipeline.exchange.SMALL", 0)
+def test_a_lane_that_is_closed_keeps_nothing_of_its_peers(crowds: Callable[..., Crowd]) -> None:
+    """Without waiting for the garbage collector: a dead peer's gradients may be large."""
+
+    def files() -> int:
+        links = [path.readlink() for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+        return sum("memfd:easyscale" in str(link) for link in links)
+
+    gc.collect()
+    gc.disable()
+    try:
+        crowd = crowds([1, 1])
+        parts = computed(crowd, engines([1, 1]))
+        before = files()
+        crowd.meet().exchange(0, parts)
+        assert files() > before
+        crowd.close()
+        assert files() == before
+    finally:
+        gc.enable()
+
+
+def test_memory_is_used_again_once_all_have_read_it(crowds: Callable[..., Crowd]) -> None:
     crowd = crowds([1, 2, 1]).meet()
     replicas = engines([1, 2, 1])
     seen: set[int] = set()
     for step in range(4):
-        parts = {slot: replica.compute(crowd.ranges[slot]) for slot, replica in enumerate(replicas)}
-        seen |= {flat.data_ptr() for part in parts.values() for value in part.nodes.values() for flat in value}
+        parts = computed(crowd, replicas)
+        seen |= {flat.data_ptr() for one in parts.values() for flat in flats(one)}
         for slot, gathered in crowd.exchange(step, parts).items():
             replicas[slot].apply([contribution for _, contribution in gathered])
-    assert len(seen) == sum(len(value) for part in parts.values() for value in part.nodes.values())
+    assert len(seen) == sum(len(flats(one)) for one in parts.values())
