@@ -13,6 +13,7 @@ import signal
 import subprocess
 import time
 import urllib.request
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,7 +21,6 @@ from services import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 ELECTION_MS = 500
 START_DEADLINE = 30.0
@@ -86,8 +86,10 @@ class EtcdCluster:
         self._await_healthy(member)
 
     def pause(self, member: int) -> None:
-        """SIGSTOP: connections stay open and nothing is answered."""
-        self._signal(member, signal.SIGSTOP)
+        """SIGSTOP: connections stay open and nothing is answered, once all of its threads stand still."""
+        threads = Path(f"/proc/{self._signal(member, signal.SIGSTOP)}/task")
+        while any(" T " not in (thread / "stat").read_text().rpartition(")")[2][:3] for thread in threads.iterdir()):
+            time.sleep(0.001)
 
     def resume(self, member: int) -> None:
         """SIGCONT."""
@@ -111,10 +113,11 @@ class EtcdCluster:
         for member in range(len(self._processes)):
             self.stop(member)
 
-    def _signal(self, member: int, number: signal.Signals) -> None:
+    def _signal(self, member: int, number: signal.Signals) -> int:
         process = self._processes[member]
         assert process is not None, f"etcd member {member} is not running"
         os.kill(process.pid, number)
+        return process.pid
 
     def _launch(self, member: int) -> None:
         client, peer = f"http://{self._clients[member]}", self._peers[member]
