@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 CONNECT_SECONDS = 3.0
 """To reach the place of meeting: it listens before its address is known to anybody."""
 
+STORE_SECONDS = 8.0
+"""And to speak there: torch looks up the name of the address, and a name server that is silent costs 5 s."""
+
 MEET_SECONDS = 10.0
 """For all to come: they start as soon as they see the last claim. And once more for the connections."""
 
@@ -110,7 +113,7 @@ class Meeting:
             host, port = host_and_port(self._run.addresses[0])
             # It is refused at once where nobody listens any more, which TCPStore would try for long.
             socket.create_connection((host, port), CONNECT_SECONDS).close()
-            timeout = timedelta(seconds=CONNECT_SECONDS)
+            timeout = timedelta(seconds=STORE_SECONDS)
             store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timeout)
         except (OSError, RuntimeError, ValueError) as error:  # ValueError: it is no address
             raise LaneBrokenError((0,), f"{self._named(0)} is not met at {self._run.addresses[0]}: {error}") from error

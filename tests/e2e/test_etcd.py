@@ -74,7 +74,8 @@ def test_a_lease_revoked_under_a_running_worker_is_noticed_before_its_commit_cou
     assert {name: again[name] for name in written} == written, "what was uploaded is not sent again"
     assert len(again) <= len(written) + 1, "another manifest, and no other blob"
     started = [generation["step"] for generation in cluster.told("runner.generation")]
-    assert started == [0, STEPS], "what it held in memory was not computed again"
+    # The job may be called done before the second one has said that it starts: all steps are made already.
+    assert started in ([0], [0, STEPS]), "what it held in memory was not computed again"
     assert after.attempts.keys() <= {"died", "preempted"}
     reference.assert_same(cluster, result.manifest, result.state_digest)
 
