@@ -1,0 +1,1 @@
+"""Exact numerics: the Python side of `csrc/`, see docs/numerics.md."""

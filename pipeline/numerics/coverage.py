@@ -1,0 +1,26 @@
+"""Which operators exact mode can run, by what makes them exact. What is in no table is refused.
+
+Names are those of PyTorch's operators without overload and without the underscore of the in-place variant: `add` stands
+for `aten::add.Tensor`, `aten::add_.Scalar` and `aten::add.out`.
+"""
+
+from __future__ import annotations
+
+# ---- exact by our kernels, by the family of csrc/ that has them
+
+GEMM = frozenset({"mm"})
+CONV: frozenset[str] = frozenset()
+POINTWISE = frozenset({"exp"})
+REDUCE: frozenset[str] = frozenset()
+RANDOM: frozenset[str] = frozenset()
+SCATTER: frozenset[str] = frozenset()
+
+OURS = GEMM | CONV | POINTWISE | REDUCE | RANDOM | SCATTER
+
+# ---- exact by IEEE-754: each result is one correctly rounded operation, whatever kernel computes it
+
+IEEE: frozenset[str] = frozenset()
+
+# ---- nothing is computed, or no order can be seen: views, copies, comparisons, integers
+
+INSENSITIVE: frozenset[str] = frozenset()
