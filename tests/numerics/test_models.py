@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-
 from numerics import worlds, zoo
 
 STEPS = 20
