@@ -1,22 +1,36 @@
 #include "gemm.h"
 
+#include "../exact/half.h"
 #include "../exact/order.h"
+#include "../exact/product.h"
 #include "parallel.h"
 
 ES_NAMESPACE {
 
-static void product(const Product& p) {
-  parallel_for(p.m * p.n, 64, [&](int64_t begin, int64_t end) {
+template <class T>
+static void typed(const Product& p) {
+  parallel_for(p.batch * p.m * p.n, 64, [&](int64_t begin, int64_t end) {
     for (int64_t at = begin; at < end; ++at) {
-      int64_t i = at / p.n, j = at % p.n;
+      int64_t x = at / (p.m * p.n), i = at / p.n % p.m, j = at % p.n;
+      const T *a = (const T*)p.a.data + x * p.a.batch + i * p.a.row, *b = (const T*)p.b.data + x * p.b.batch + j * p.b.column;
       float sum = contract(
-          p.k, [&](int64_t k) { return p.a.data[i * p.a.row + k * p.a.column]; },
-          [&](int64_t k) { return p.b.data[k * p.b.row + j * p.b.column]; });
-      float scaled = p.alpha * sum;
-      float result = p.beta == 0 ? scaled : fma(p.beta, p.c.data[i * p.c.row + j * p.c.column], scaled);
-      p.out[i * p.row + j * p.column] = result;
+          p.k, [&](int64_t k) { return widen(a[k * p.a.column]); }, [&](int64_t k) { return widen(b[k * p.b.row]); });
+      float c = p.beta == 0 ? 0 : widen(((const T*)p.c.data)[x * p.c.batch + i * p.c.row + j * p.c.column]);
+      ((T*)p.out.data)[x * p.out.batch + i * p.out.row + j * p.out.column] =
+          narrow<T>(scale_and_add(sum, p.alpha, p.beta, c));
     }
   });
+}
+
+static void product(const Product& p) {
+  switch (p.element) {
+    case Element::f32:
+      return typed<float>(p);
+    case Element::bf16:
+      return typed<bf16>(p);
+    case Element::fp16:
+      return typed<fp16>(p);
+  }
 }
 
 static const Gemm kTable = {product};

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 # ---- exact by our kernels, by the family of csrc/ that has them
 
-GEMM = frozenset({"mm"})
+GEMM = frozenset(
+    {"mm", "bmm", "addmm", "baddbmm", "addmv", "mv", "dot", "vdot", "addr", "_addmm_activation"}
+    | {"addbmm", "_trilinear"}  # ATen's, from addmm_ and bmm alone
+)
 CONV: frozenset[str] = frozenset()
 POINTWISE = frozenset({"exp"})
 REDUCE: frozenset[str] = frozenset()
