@@ -9,7 +9,7 @@ from __future__ import annotations
 # ---- exact by our kernels, by the family of csrc/ that has them
 
 GEMM = frozenset({"mm"})
-CONV: frozenset[str] = frozenset()
+CONV = frozenset({"convolution", "_convolution", "convolution_backward"})
 POINTWISE = frozenset({"exp"})
 REDUCE: frozenset[str] = frozenset()
 RANDOM: frozenset[str] = frozenset()
