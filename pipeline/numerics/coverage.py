@@ -12,7 +12,7 @@ GEMM = frozenset(
     {"mm", "bmm", "addmm", "baddbmm", "addmv", "mv", "dot", "vdot", "addr", "_addmm_activation"}
     | {"addbmm", "_trilinear"}  # ATen's, from addmm_ and bmm alone
 )
-CONV: frozenset[str] = frozenset()
+CONV = frozenset({"convolution", "_convolution", "convolution_backward"})
 POINTWISE = frozenset({"exp"})
 REDUCE: frozenset[str] = frozenset()
 RANDOM: frozenset[str] = frozenset()
