@@ -256,9 +256,13 @@ ES_FN float cosine_small(float x) {
   return sine_of({a.quadrant + 1, a.r, a.low});
 }
 
-// sin(x + turn pi/2) for finite |x| > 1: x = mantissa * 2^exponent times the 96 bits of 2/pi that matter modulo 4, in
-// integers; what is left of it in binary64.
-ES_FN float sine_huge(float x, int32_t turn) {
+// The same in binary64, for finite |x| > 1: x = mantissa * 2^exponent times the 96 bits of 2/pi that matter modulo 4,
+// in integers.
+struct WideAngle {
+  int32_t quadrant;
+  double r;
+};
+ES_FN WideAngle reduce_huge_angle(float x) {
   const uint32_t two_over_pi[8] = {0,           0xa2f9836eu, 0x4e441529u, 0xfc2757d1u,
                                    0xf534ddc0u, 0xdb629599u, 0x3c439041u, 0xfe5163abu};
   uint32_t word = bits(x) & 0x7fffffff;
@@ -272,27 +276,42 @@ ES_FN float sine_huge(float x, int32_t turn) {
   uint64_t turned = (mantissa * w0 << 32) + mantissa * w1 + (mantissa * w2 >> 32);  // unit: 2^-62 of pi/2
   uint64_t whole = (turned + (1ull << 61)) >> 62;
   double r = (double)(int64_t)(turned - (whole << 62)) * 0x1.921fb54442d18p-62;
-  int32_t quadrant = (int32_t)whole;
-  quadrant = (x < 0 ? -quadrant : quadrant) + turn;
-  r = x < 0 ? -r : r;
-  double s = r * r;
-  double sine = (((-0x1.a9619de3ca082p-26 * s + 0x1.71d76d0be9be9p-19) * s - 0x1.a019f93953709p-13) * s +
-                 0x1.1111110c87220p-7) * s - 0x1.5555555552238p-3;
-  double cosine = (((0x1.1bc7c4c522e69p-29 * s - 0x1.27e02a8a3c945p-22) * s + 0x1.a019faaa63737p-16) * s -
-                   0x1.6c16c1676baa7p-10) * s + 0x1.5555555553113p-5;
-  double y = (quadrant & 1) ? (cosine * s - 0.5) * s + 1.0 : sine * (s * r) + r;
-  return (float)((quadrant & 2) ? -y : y);
+  return {x < 0 ? -(int32_t)whole : (int32_t)whole, x < 0 ? -r : r};
+}
+
+// |r| <= pi/4.
+ES_FN double wide_sine(double r) {
+  double s = r * r, p = -0x1.a9619de3ca082p-26;
+  p = p * s + 0x1.71d76d0be9be9p-19;
+  p = p * s - 0x1.a019f93953709p-13;
+  p = p * s + 0x1.1111110c87220p-7;
+  p = p * s - 0x1.5555555552238p-3;
+  return p * (s * r) + r;
+}
+ES_FN double wide_cosine(double r) {
+  double s = r * r, p = 0x1.1bc7c4c522e69p-29;
+  p = p * s - 0x1.27e02a8a3c945p-22;
+  p = p * s + 0x1.a019faaa63737p-16;
+  p = p * s - 0x1.6c16c1676baa7p-10;
+  p = p * s + 0x1.5555555553113p-5;
+  return (p * s - 0.5) * s + 1.0;
+}
+ES_FN float sine_of(WideAngle a) {
+  double y = (a.quadrant & 1) ? wide_cosine(a.r) : wide_sine(a.r);
+  return (float)((a.quadrant & 2) ? -y : y);
 }
 
 ES_FN float sine(float x) {
   float t = absolute(x);
   if (t <= kSmallAngle) return sine_small(x);
-  return t < kInfinity ? sine_huge(x, 0) : kNaN;
+  return t < kInfinity ? sine_of(reduce_huge_angle(x)) : kNaN;
 }
 ES_FN float cosine(float x) {
   float t = absolute(x);
   if (t <= kSmallAngle) return cosine_small(x);
-  return t < kInfinity ? sine_huge(x, 1) : kNaN;
+  if (!(t < kInfinity)) return kNaN;
+  WideAngle a = reduce_huge_angle(x);
+  return sine_of(WideAngle{a.quadrant + 1, a.r});
 }
 
 }
