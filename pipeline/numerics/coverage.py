@@ -11,7 +11,7 @@ from __future__ import annotations
 GEMM = frozenset({"mm"})
 CONV: frozenset[str] = frozenset()
 POINTWISE = frozenset({"exp"})
-REDUCE: frozenset[str] = frozenset()
+REDUCE = frozenset({"sum", "nansum", "mean", "prod"})
 RANDOM: frozenset[str] = frozenset()
 SCATTER: frozenset[str] = frozenset()
 
