@@ -14,7 +14,7 @@ GEMM = frozenset(
 )
 CONV = frozenset({"convolution", "_convolution", "convolution_backward"})
 POINTWISE = frozenset({"exp"})
-REDUCE: frozenset[str] = frozenset()
+REDUCE = frozenset({"sum", "nansum", "mean", "prod"})
 RANDOM: frozenset[str] = frozenset()
 SCATTER: frozenset[str] = frozenset()
 
