@@ -12,7 +12,7 @@ GEMM = frozenset({"mm"})
 CONV: frozenset[str] = frozenset()
 POINTWISE = frozenset({"exp"})
 REDUCE: frozenset[str] = frozenset()
-RANDOM: frozenset[str] = frozenset()
+RANDOM = frozenset({"bernoulli", "native_dropout", "rand", "rand_like", "randint", "randint_like", "random", "uniform"})
 SCATTER: frozenset[str] = frozenset()
 
 OURS = GEMM | CONV | POINTWISE | REDUCE | RANDOM | SCATTER
