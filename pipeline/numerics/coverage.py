@@ -15,7 +15,7 @@ GEMM = frozenset(
 CONV = frozenset({"convolution", "_convolution", "convolution_backward"})
 POINTWISE = frozenset({"exp"})
 REDUCE = frozenset({"sum", "nansum", "mean", "prod"})
-RANDOM: frozenset[str] = frozenset()
+RANDOM = frozenset({"bernoulli", "native_dropout", "rand", "rand_like", "randint", "randint_like", "random", "uniform"})
 SCATTER: frozenset[str] = frozenset()
 
 OURS = GEMM | CONV | POINTWISE | REDUCE | RANDOM | SCATTER
