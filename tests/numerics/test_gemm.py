@@ -1,4 +1,4 @@
-"""Matrix products are the specified chain and tree, rounded once, whatever the layout, type, variant and instruction set."""
+"""Matrix products are the specified chain and tree, rounded once, whatever the layout, type and instruction set."""
 
 from __future__ import annotations
 
