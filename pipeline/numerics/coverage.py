@@ -15,7 +15,23 @@ GEMM = frozenset(
 CONV = frozenset({"convolution", "_convolution", "convolution_backward"})
 POINTWISE = frozenset({"exp"})
 REDUCE = frozenset({"sum", "nansum", "mean", "prod"})
-RANDOM = frozenset({"bernoulli", "native_dropout", "rand", "rand_like", "randint", "randint_like", "random", "uniform"})
+RANDOM = frozenset(
+    {
+        *(
+            "bernoulli",
+            "cauchy",
+            "exponential",
+            "geometric",
+            "log_normal",
+            "multinomial",
+            "normal",
+            "random",
+            "uniform",
+        ),
+        *("native_dropout", "native_dropout_backward", "normal_functional", "randperm"),
+        *("rand", "rand_like", "randint", "randint_like", "randn", "randn_like"),
+    }
+)
 SCATTER: frozenset[str] = frozenset()
 
 OURS = GEMM | CONV | POINTWISE | REDUCE | RANDOM | SCATTER

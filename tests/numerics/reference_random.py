@@ -55,3 +55,23 @@ def integers(key, count, low, size):
 
 def bernoulli(key, count, p):
     return words(key, count)[:, 0].astype(np.float64) * 2.0**-32 < np.asarray(p, np.float64)
+
+
+def open_unit(word):
+    u = fma((word >> 1).astype(np.float32), np.float32(2**-31), np.float32(2**-32))
+    return np.where(u < 1, u, np.float32(1 - 2**-24)).astype(np.float64)
+
+
+def normal(key, count):
+    """In binary64, of which the numbers of binary32 are off by what its functions are."""
+    i = np.arange(count)
+    panel, row, lane = i // 64, i // 16 % 4, i % 16
+    first = panel * 64 + row // 2 * 32 + lane
+    drawn = words(key, -(-count // 64) * 64)[:, 0]
+    radius = np.sqrt(-2 * np.log(open_unit(drawn[first])))
+    angle = drawn[first + 16].astype(np.float64) * (2 * np.pi / 2**32)
+    return radius * np.where(row % 2 == 0, np.cos(angle), np.sin(angle))
+
+
+def exponential(key, count):
+    return -np.log(open_unit(words(key, count)[:, 0]))
