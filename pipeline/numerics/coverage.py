@@ -11,7 +11,13 @@ from __future__ import annotations
 GEMM = frozenset({"mm"})
 CONV: frozenset[str] = frozenset()
 POINTWISE = frozenset({"exp"})
-REDUCE = frozenset({"sum", "nansum", "mean", "prod"})
+REDUCE = frozenset(
+    {
+        *("sum", "nansum", "mean", "prod", "amax", "amin", "max", "min", "aminmax", "_aminmax", "logsumexp", "trace"),
+        *("var", "std", "var_mean", "std_mean", "linalg_vector_norm", "norm", "_foreach_norm", "dist", "renorm"),
+        *("cumsum", "cumprod"),
+    }
+)
 RANDOM: frozenset[str] = frozenset()
 SCATTER: frozenset[str] = frozenset()
 
