@@ -85,7 +85,9 @@ def describe(job: Job, script: Path) -> tuple[JobSpec, Bundle]:
     script = script.resolve()
     bundle = Bundle.collect(script, job.files)
     entry = entry_of(job.build, script, bundle)
-    determinism.configure(job.settings.threads)
+    determinism.configure(
+        job.settings.threads, job.settings.numerics, lambda text: log.info("numerics.build", progress=text)
+    )
     try:
         training = build(job.build, job.settings)
         data = fingerprint(training.dataset, job.settings.seed)
