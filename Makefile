@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check simulate bench chaos install clean
+.PHONY: demo test check simulate bench bench-numerics exhaustive chaos install clean
 
 install: $(STAMP)
 
@@ -41,6 +41,14 @@ bench: install
 	$(BIN)/python benchmarks/storage.py --store seaweedfs --rounds 3
 	$(BIN)/python benchmarks/restart.py
 	$(BIN)/python benchmarks/elastic.py
+
+# Exact kernels against stock PyTorch.
+bench-numerics: install
+	$(BIN)/python benchmarks/numerics.py
+
+# Every function of one number on all 2^32 of them, against the hashes in the repository: about half an hour.
+exhaustive: install
+	PYTHONPATH=tests:$$PYTHONPATH $(BIN)/python -m numerics.exhaustive
 
 # A thousand preemptions at random: about an hour.
 chaos: install

@@ -5,24 +5,26 @@
 
 namespace es {
 
-// A matrix of floats: element (i, j) is at data[i * row + j * column]. Any strides, 0 included.
+enum class Element { f32, bf16, fp16 };
+
+// Matrices in memory: element (i, j) of number x is at data[x * batch + i * row + j * column]. Any strides, 0 included.
 struct Matrix {
-  const float* data;
-  int64_t row, column;
+  const void* data;
+  int64_t batch, row, column;
 };
 
-// out(m, n) = epilogue(sum over k of a(m, k) * b(k, n)), see `contract`.
-// The epilogue: t = alpha * sum; beta == 0: t, else fma(beta, c(m, n), t).
+// out(m, n) = scale_and_add(sum over k of a(m, k) * b(k, n), alpha, beta, c(m, n)) for each of a batch. Whatever the
+// type, all of it is computed in binary32 and rounded once.
 struct Product {
-  int64_t m, n, k;
+  Element element;  // of all four
+  int64_t batch, m, n, k;
   Matrix a, b, c;
   float alpha, beta;
-  float* out;
-  int64_t row, column;  // of out
+  Matrix out;  // its data is written
 };
 
 struct Gemm {
-  // Threads inside. `out` may be c.data with the same strides, and overlaps nothing else.
+  // Threads inside. `out` may be c with the same strides, and overlaps nothing else.
   void (*product)(const Product&);
 };
 

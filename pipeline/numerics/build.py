@@ -143,6 +143,11 @@ def _included(source: Path) -> set[Path]:
     return found
 
 
+def joint_key(units: list[Unit], program: str) -> str:
+    """Hash of everything that decides what a link of these gives."""
+    return hashlib.sha256("".join(unit.key(program) for unit in units).encode()).hexdigest()[:24]
+
+
 def kernel_units(isas: dict[str, tuple[str, ...]], only: Callable[[str], bool] = lambda _: True) -> list[Unit]:
     """The compilations of `csrc/cpu`, which needs nothing but a compiler."""
     units = []
@@ -220,8 +225,7 @@ def library(say: Callable[[str], None] | None = None) -> Path:
 
     program, folder = compiler(), cache_folder()
     units = kernel_units(target().isas) + torch_units()
-    whole = hashlib.sha256("".join(unit.key(program) for unit in units).encode()).hexdigest()[:24]
-    path = folder / f"exact-{whole}.so"
+    path = folder / f"exact-{joint_key(units, program)}.so"
     if path.exists():
         return path
     try:

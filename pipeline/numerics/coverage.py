@@ -16,11 +16,30 @@ def _names(text: str) -> frozenset[str]:
 
 # ---- exact by our kernels, by the family of csrc/ that has them
 
-GEMM = frozenset({"mm"})
-CONV: frozenset[str] = frozenset()
+GEMM = frozenset(
+    {"mm", "bmm", "addmm", "baddbmm", "addmv", "mv", "dot", "vdot", "addr", "_addmm_activation"}
+    | {"addbmm", "_trilinear"}  # ATen's, from addmm_ and bmm alone
+)
+CONV = frozenset({"convolution", "_convolution", "convolution_backward"})
 POINTWISE = frozenset({"exp"})
-REDUCE: frozenset[str] = frozenset()
-RANDOM: frozenset[str] = frozenset()
+REDUCE = frozenset({"sum", "nansum", "mean", "prod"})
+RANDOM = frozenset(
+    {
+        *(
+            "bernoulli",
+            "cauchy",
+            "exponential",
+            "geometric",
+            "log_normal",
+            "multinomial",
+            "normal",
+            "random",
+            "uniform",
+        ),
+        *("native_dropout", "native_dropout_backward", "normal_functional", "randperm"),
+        *("rand", "rand_like", "randint", "randint_like", "randn", "randn_like"),
+    }
+)
 SCATTER: frozenset[str] = frozenset()
 
 RANGES = frozenset({"arange", "linspace"})

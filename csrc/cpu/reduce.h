@@ -1,0 +1,47 @@
+// Reductions of strided arrays of floats, and running sums, in the orders of exact/reduction.h.
+#pragma once
+
+#include "isa.h"
+
+namespace es {
+
+constexpr int kMostAxes = 64;
+
+// One axis of what is reduced or kept. Strides count elements; 0 is an expanded axis.
+struct Axis {
+  int64_t size, stride;
+  int64_t out;  // stride in the output, of a kept axis
+};
+
+// out[kept] = reduction over the reduced axes. Their order is the logical one, outermost first: it decides the order of
+// accumulation. That of the kept axes does not matter but for speed: the one with the smallest stride comes last.
+struct Reduction {
+  const void* in;
+  void* out;
+  int kept_axes, reduced_axes;
+  Axis kept[kMostAxes], reduced[kMostAxes];
+};
+
+// Contiguous arrays of element (o, l, i): a running sum goes along l.
+struct Lines {
+  const float* in;
+  float* out;
+  int64_t outer, length, inner;
+};
+
+struct Reduce {
+  void (*sum)(const Reduction&);
+  void (*sum_of_numbers)(const Reduction&);
+  void (*sum_of_magnitudes)(const Reduction&);
+  void (*sum_of_squares)(const Reduction&);
+  void (*count_of_nonzeros)(const Reduction&);
+  void (*product)(const Reduction&);
+  void (*maximum)(const Reduction&);
+  void (*minimum)(const Reduction&);
+  void (*sum_of_doubles)(const Reduction&);  // in and out are double, and so is all arithmetic
+  void (*running_sum)(const Lines&);
+  void (*running_product)(const Lines&);
+};
+
+}
+ES_TABLE(Reduce, reduce_kernels)

@@ -1,0 +1,63 @@
+"""PyTorch's own table of operators (op_db), with its inputs: forward and backward, what comes out as a digest.
+
+Inputs are drawn from the mode's own generator, so this is only comparable between worlds in exact mode.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from numerics.zoo import digest
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+MOST_SAMPLES = 40
+
+
+def _tensors(thing) -> list[torch.Tensor]:
+    if isinstance(thing, torch.Tensor):
+        return [thing]
+    if isinstance(thing, dict):
+        return [tensor for value in thing.values() for tensor in _tensors(value)]
+    if isinstance(thing, (list, tuple)):
+        return [tensor for value in thing for tensor in _tensors(value)]
+    return []
+
+
+def _outcome(op, sample) -> str:
+    """Of one input: a digest, or in one word why there is none."""
+    try:
+        out = _tensors(op(sample.input, *sample.args, **sample.kwargs))
+        leaves = [leaf for leaf in _tensors([sample.input, sample.args, sample.kwargs]) if leaf.requires_grad]
+        roots = [one for one in out if one.requires_grad]
+        gradients = []
+        if leaves and roots:
+            given = [((torch.arange(one.numel()) % 17 - 8) / 8).to(one.dtype).reshape(one.shape) for one in roots]
+            gradients = torch.autograd.grad(roots, leaves, given, allow_unused=True)
+        return digest(one for one in [*out, *gradients] if one is not None and not one.is_sparse)
+    except Exception as error:
+        text = str(error)
+        if "not exact" in text:
+            return f"refused: {text.partition('not exact: ')[2].partition(':')[0]}"
+        return f"failed: {type(error).__name__}"
+
+
+def main(dtype: str, part: str = "0/1") -> dict[str, list[str]]:
+    """Outcomes by operator."""
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    warnings.simplefilter("ignore")
+    number, parts = map(int, part.split("/"))
+    found = {}
+    for op in op_db[number::parts]:
+        if not op.supports_dtype(DTYPES[dtype], "cpu"):
+            continue
+        torch.manual_seed(1)
+        name = op.name + (f".{op.variant_test_name}" if op.variant_test_name else "")
+        try:
+            samples = list(op.sample_inputs("cpu", DTYPES[dtype], requires_grad=op.supports_autograd))
+        except Exception as error:
+            found[name] = [f"no inputs: {type(error).__name__}: {str(error)[:100]}"]
+            continue
+        found[name] = [_outcome(op, sample) for sample in samples[:MOST_SAMPLES]]
+    return found

@@ -1,0 +1,37 @@
+"""Whole models: one digest in every world in exact mode, the one in the repository; several with stock PyTorch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from numerics import worlds, zoo
+
+STEPS = 20
+RECORDED = Path(__file__).with_name("models.json")
+
+
+@pytest.fixture(scope="module")
+def exact():
+    return worlds.everywhere("exact", "zoo", str(STEPS))
+
+
+@pytest.fixture(scope="module")
+def native():
+    return worlds.everywhere("native", "zoo", str(STEPS))
+
+
+@pytest.mark.parametrize("name", zoo.MODELS)
+def test_a_model_trained_exactly_has_the_recorded_digest_everywhere(exact, name):
+    recorded = json.loads(RECORDED.read_text())
+    for optimizer in zoo.OPTIMIZERS:
+        found = {world: digests[f"{name}/{optimizer}"] for world, digests in exact.items()}
+        assert found == dict.fromkeys(worlds.WORLDS, recorded[f"{name}/{optimizer}"])
+
+
+@pytest.mark.parametrize("name", zoo.MODELS)
+def test_stock_kernels_give_another_model_in_each_world(native, name):
+    """Else the test above would prove nothing."""
+    for optimizer in zoo.OPTIMIZERS:
+        assert len({digests[f"{name}/{optimizer}"] for digests in native.values()}) > 1

@@ -1,0 +1,27 @@
+"""The same hashes from every instruction set of this processor, from one without fma, and from arm64 under qemu."""
+
+from __future__ import annotations
+
+import pytest
+from easyscale.pipeline.numerics import build
+from numerics import probe
+
+
+@pytest.fixture(scope="module")
+def here():
+    return probe.program(build.target(), build.compiler())
+
+
+@pytest.fixture(scope="module")
+def best(here):
+    return probe.hashes([str(here), ""])
+
+
+@pytest.mark.parametrize("isa", build.target().isas)
+def test_every_instruction_set_gives_the_same_bits(here, best, isa):
+    assert probe.hashes([str(here), isa]) == best
+
+
+def test_arm64_gives_the_same_bits(best):
+    compiler, emulator = probe.arm_tools()
+    assert probe.hashes([emulator, str(probe.program(build.ARM, compiler)), "neon"]) == best

@@ -1,0 +1,73 @@
+"""One machine as many: the same program under instruction sets, branches of MKL and oneDNN, and thread counts.
+
+As a program it runs one of this folder's modules in the world that it was started in, and prints what it found as JSON.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+
+X86 = {
+    "avx512": ({}, 1, "avx512"),
+    "avx2": ({"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_CBWR": "AVX2"}, 2, "avx2"),
+    "plain": (
+        {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_CBWR": "COMPATIBLE"},
+        1,
+        "baseline",
+    ),
+}
+ARM = {"one": ({}, 1, "neon"), "two": ({}, 2, "neon")}
+WORLDS = X86 if platform.machine() == "x86_64" else ARM
+
+
+def start(world: str, numerics: str, module: str, *arguments: str) -> subprocess.Popen:
+    """A process in a world.
+
+    Args:
+        world: of WORLDS. numerics: `exact` or `native`. module: of this folder; its `main` gets the arguments and
+            returns what JSON can hold.
+    """
+    environment, threads, isa = WORLDS[world]
+    command = [sys.executable, "-m", "numerics.worlds", numerics, str(threads), isa, module, *arguments]
+    env = os.environ | environment | {"PYTHONPATH": f"{TESTS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    return subprocess.Popen(command, env=env, cwd=TESTS, stdout=subprocess.PIPE, text=True)
+
+
+def answer(process: subprocess.Popen):
+    """What it found."""
+    out, _ = process.communicate()
+    assert process.returncode == 0, f"{process.args} failed"
+    return json.loads(out.splitlines()[-1])
+
+
+def everywhere(numerics: str, module: str, *arguments: str) -> dict:
+    """What is found in each world."""
+    running = {world: start(world, numerics, module, *arguments) for world in WORLDS}
+    return {world: answer(process) for world, process in running.items()}
+
+
+def main() -> None:
+    numerics, threads, isa, module, *arguments = sys.argv[1:]
+    import torch
+    from easyscale.pipeline import determinism
+    from easyscale.pipeline.numerics import library
+
+    determinism.configure(int(threads))
+    if numerics == "exact":
+        library.load().use_isa(isa)
+        library.enable()
+    found = importlib.import_module(f"numerics.{module}").main(*arguments)
+    assert torch.get_num_threads() == int(threads)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
