@@ -1,7 +1,7 @@
 """Where in the user's code something happens: the innermost line that is theirs, and the module of the model.
 
 Theirs is what lies neither in PyTorch, nor in us, nor in an installed package. If all of it is installed (a model from
-a library), the innermost line outside of PyTorch and us counts.
+a library), the innermost line outside of PyTorch and us counts, or the optimizer.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-_PACKAGE = Path(__file__).resolve().parents[1]
+_PACKAGE = Path(__file__).parents[1]  # not resolved: as in frames
 _OURS = (*(f"{_PACKAGE / name}/" for name in ("pipeline", "storage", "coordinator")), "<")
-_TORCH = f"{Path(torch.__file__).resolve().parent}/"
+_TORCH = f"{Path(torch.__file__).parent}/"
 _INSTALLED = tuple({f"{path}/" for path in sysconfig.get_paths().values()})
 
 
@@ -62,6 +62,8 @@ class Places:
             kind = self._kinds.get(code)
             if kind is None:
                 kind = self._kinds[code] = self._kind(code.co_filename)
+            if code.co_name == "step" and isinstance(owner := frame.f_locals.get("self"), torch.optim.Optimizer):
+                installed = installed or f"{type(owner).__name__}.step"
             if not line and kind == 2:
                 line = self._text(code.co_filename, number)
             elif not installed and kind == 1:

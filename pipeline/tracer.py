@@ -6,17 +6,20 @@ the derivative of. What an operator that is made of others consists of is looked
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from .numerics.coverage import Class, base_name, classify
+from .numerics.coverage import KERNELS, Class, base_name, classify
 from .places import Place, Places, stack
 
 if TYPE_CHECKING:
-    from collections import Counter
+    from collections.abc import Mapping
+    from types import CodeType
 
     from torch import nn
 
@@ -25,23 +28,37 @@ _BELOW = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)  # noqa: SLF001
 SINGLES = frozenset({torch.float32, torch.bfloat16, torch.float16})
 
 
+BACKWARD = "backward"
+
+
+class Call(NamedTuple):
+    """One operator as it is called from one place. `part` of the job; `kind`: its class, with these types."""
+
+    operator: str
+    kind: Class
+    part: str
+    place: Place
+
+
 class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes the operators that are called while it is entered.
 
     Args:
         model: whose modules are named.
+        parts: which function of ours runs which part of the job. Autograd's is always `backward`.
 
     Attributes:
-        part: what is being run, to be set by whoever runs it; `forward` becomes `backward` by itself.
-        calls: how often each operator was called, by (operator, class, part, place).
-        last: place of the operator called last, and whether that was in the backward pass.
+        part: what is being run if none of these functions is.
+        calls: how often each operator was called.
+        last: place of the operator called last.
     """
 
-    def __init__(self, calls: Counter[tuple[str, Class, str, Place]], model: nn.Module | None = None) -> None:
+    def __init__(self, model: nn.Module | None = None, parts: Mapping[CodeType, str] | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.part = "forward"
-        self.calls = calls
-        self.last: tuple[Place, str] = (Place(), "")
+        self.part = ""
+        self.calls: Counter[Call] = Counter()
+        self.last = Place()
+        self._parts = parts or {}
         self._places = Places(model)
         self._origins: dict[int, Place] = {}  # autograd's number of a node -> where it was made
         self._inside: list[tuple[Place, str]] = []
@@ -54,10 +71,10 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Call an operator and note it; called by torch for each."""
         kwargs = kwargs or {}
         place, part = self._inside[-1] if self._inside else self._where()
-        self.last = (place, part)
+        self.last = place
         name = func._schema.name + (f".{func._schema.overload_name}" if func._schema.overload_name else "")  # noqa: SLF001
         kind = classify(name)
-        if kind is Class.COMPOSED:
+        if kind is Class.COMPOSED or not _has_kernel(name):
             self._inside.append((place, part))
             try:
                 with self:
@@ -66,17 +83,26 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._inside.pop()
         out = func(*args, **kwargs)
         tensors = [leaf for leaf in tree_leaves((args, kwargs, out)) if isinstance(leaf, torch.Tensor)]
-        self.calls[name, _with_types(name, kind, tensors), part, place] += 1
+        self.calls[Call(name, _with_types(name, kind, tensors), part, place)] += 1
         return out
 
     def _where(self) -> tuple[Place, str]:
-        place = self._places.of(stack(2))
+        frames = list(stack(2))
+        place = self._places.of(frames)
+        part = next((self._parts[frame.f_code] for frame, _ in frames if frame.f_code in self._parts), self.part)
         node = torch._C._current_autograd_node()  # noqa: SLF001 - torch has no other way
         if node is None:  # if the newest node was not there before, it is this operator's
             self._origins.setdefault(torch._C._autograd._get_sequence_nr() - 1, place)  # noqa: SLF001
-            return place, self.part
+            return place, part
         origin = self._origins.get(node._sequence_nr())  # noqa: SLF001 - torch has no other way
-        return origin or place, "backward" if self.part == "forward" else self.part
+        return origin or place, BACKWARD
+
+
+@cache
+def _has_kernel(name: str) -> bool:
+    """Or it is a composition above autograd, met where there is no autograd any more."""
+    has = torch._C._dispatch_has_kernel_for_dispatch_key  # noqa: SLF001
+    return not name.startswith("aten::") or any(has(name, key) for key in KERNELS)
 
 
 def _with_types(name: str, kind: Class, tensors: list[torch.Tensor]) -> Class:

@@ -121,6 +121,10 @@ PLUMBING = frozenset({"c10d", "_c10d_functional", "profiler", "debug_mode_ops", 
 """Namespaces of operators that are no part of a model."""
 
 
+KERNELS = ("CPU", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
+"""Keys whose kernels compute on ordinary tensors, below autograd. What is composed above it is judged by its parts."""
+
+
 class Class(enum.Enum):
     """Why an operator is exact, or that it is not. The values are for people."""
 

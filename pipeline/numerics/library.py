@@ -67,10 +67,10 @@ def use_isa(isa: str = "") -> None:
 def enable() -> None:
     """Every operator that has an exact kernel is exact from now on."""
     load().enable()
-    _settle()
+    settle()
 
 
-def _settle() -> None:
+def settle() -> None:
     """PyTorch's switches as exact mode needs them."""
     torch._C._set_mkldnn_enabled(False)  # noqa: SLF001 - it would be asked before the kernels that were replaced
     torch.backends.cuda.enable_flash_sdp(False)  # attention as its parts, which are exact, and the same everywhere

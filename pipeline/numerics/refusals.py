@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -60,10 +59,10 @@ def refusal(error: BaseException) -> str | None:
 
 
 def _traced(again: Callable[[], object], model: nn.Module | None) -> Place:
-    tracer = Tracer(Counter(), model)
+    tracer = Tracer(model)
     try:
         with tracer:
             again()
     except RuntimeError:
-        return tracer.last[0]
+        return tracer.last
     return Place()

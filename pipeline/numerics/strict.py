@@ -16,13 +16,10 @@ import torch
 from ...errors import InexactError
 from . import library
 from .build import SOURCES
-from .coverage import Class, classify
+from .coverage import KERNELS, Class, classify
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-KERNELS = ("CPU", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
-"""Keys whose kernels compute on ordinary tensors, below autograd. What is composed above it is judged by its parts."""
 
 OTHER_LAYOUTS = ("SparseCPU", "SparseCsrCPU", "QuantizedCPU", "MkldnnCPU", "NestedTensorCPU")
 """Keys of tensors that exact mode has nothing for."""
@@ -86,7 +83,7 @@ def look(*, operators: bool = False) -> None:
         InexactError: it is not, and why.
     """
     if torch._C._get_mkldnn_enabled():  # noqa: SLF001
-        library._settle()  # noqa: SLF001 - without harm so far: what it leads to is refused
+        library.settle()  # without harm so far: what it leads to is refused
     if not library.load().arithmetic_is_ieee(operators):
         raise InexactError(
             "this process takes subnormal numbers for zero, or rounds otherwise than to nearest: exact numerics "
