@@ -160,6 +160,26 @@ def _torch() -> Iterator[Finding]:
         parts = determinism.determinism_class(device, 1)
         text = ", ".join(f"{name} {value}" for name, value in parts.items())
         yield _good(f"device {device}", f"determinism class {determinism.class_id(parts)} ({text})")
+    yield _exact()
+
+
+def _exact() -> Finding:
+    """Can exact numerics be had here? Nothing is built."""
+    from .numerics import build
+
+    try:
+        path = build.place()
+    except EasyScaleError as error:
+        text, _, hint = str(error).partition("\n")
+        return Finding(what="exact numerics", ok=False, fatal=False, detail=text, hint=hint.strip())
+    ready = path.exists()
+    return Finding(
+        what="exact numerics",
+        ok=ready,
+        fatal=False,
+        detail=f"{build.compiler()}; kernels in {path}" if ready else f"{build.compiler()}; kernels are not built yet",
+        hint="the first job that needs them builds them, or do so now: easyscale build",
+    )
 
 
 def _good(what: str, detail: str) -> Finding:

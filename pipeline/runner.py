@@ -164,7 +164,10 @@ class Runner:
         return store
 
     def _probe(self) -> str:
-        """Hash of the initial state and of EST 0's first gradient: what another device must reproduce to take part."""
+        """Hash of the initial state and of EST 0's first gradient: what another device must reproduce to take part.
+
+        With exact numerics also of what their operators give.
+        """
         from ..storage.digest import tensor_digest, tree_digest
 
         assert self._engine is not None
@@ -172,6 +175,10 @@ class Runner:
         contribution = self._engine.compute(range(1))
         parts += [tensor_digest(tensor) for sums in contribution.nodes.values() for tensor in sums]
         parts += [value.hex() for value in contribution.losses.values()]
+        if self._spec.numerics == "exact":
+            from .numerics.probe import probe
+
+            parts.append(probe())
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
     def _snapshot(self, reuse: Any) -> Any:

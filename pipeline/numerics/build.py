@@ -211,6 +211,16 @@ def _run(command: list[str]) -> None:
         )
 
 
+def place() -> Path:
+    """Where the library for this process's PyTorch, compiler and sources is, or will be.
+
+    Raises:
+        BuildError: it cannot be built here.
+    """
+    units = kernel_units(target().isas) + torch_units()
+    return cache_folder() / f"exact-{joint_key(units, compiler())}.so"
+
+
 def library(say: Callable[[str], None] | None = None) -> Path:
     """The library for this process's PyTorch, built if need be.
 
@@ -223,11 +233,11 @@ def library(say: Callable[[str], None] | None = None) -> Path:
     """
     import torch
 
-    program, folder = compiler(), cache_folder()
-    units = kernel_units(target().isas) + torch_units()
-    path = folder / f"exact-{joint_key(units, program)}.so"
+    path = place()
     if path.exists():
         return path
+    program, folder = compiler(), path.parent
+    units = kernel_units(target().isas) + torch_units()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder / "lock"):
