@@ -172,14 +172,8 @@ def _exact() -> Finding:
     except EasyScaleError as error:
         text, _, hint = str(error).partition("\n")
         return Finding(what="exact numerics", ok=False, fatal=False, detail=text, hint=hint.strip())
-    ready = path.exists()
-    return Finding(
-        what="exact numerics",
-        ok=ready,
-        fatal=False,
-        detail=f"{build.compiler()}; kernels in {path}" if ready else f"{build.compiler()}; kernels are not built yet",
-        hint="the first job that needs them builds them, or do so now: easyscale build",
-    )
+    there = f"kernels in {path}" if path.exists() else "kernels are built by the first job, or by: easyscale build"
+    return _good("exact numerics", f"{build.compiler()}; {there}")
 
 
 def _good(what: str, detail: str) -> Finding:

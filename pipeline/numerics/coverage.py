@@ -99,14 +99,14 @@ INSENSITIVE = VIEWS | COPIES | SELECTIONS | FACTORIES | COMPARISONS | QUESTIONS
 # ---- exact for integers and bool, whose arithmetic has no order, and refused for others: see `integers_only`
 
 INTEGERS = _names("""
-    bincount floor_divide fmod remainder trace _unique _unique2 unique_consecutive unique_dim unique_dim_consecutive
+    bincount floor_divide fmod remainder _unique _unique2 unique_consecutive unique_dim unique_dim_consecutive
 """)
 
 # ---- made of other operators, which are judged one by one: their kernels only call PyTorch's dispatcher
 
 COMPOSED = _names("""
     embedding index_put _unsafe_index_put _unsafe_masked_index _unsafe_masked_index_put_accumulate linear softmax
-    log_softmax _safe_softmax rsub deg2rad rad2deg celu dist norm allclose affine_grid_generator
+    log_softmax _safe_softmax rsub deg2rad rad2deg celu dist allclose affine_grid_generator
     binary_cross_entropy_with_logits _trilinear _euclidean_dist adaptive_avg_pool1d avg_pool1d rand rand_like randint
     randint_like randn randn_like normal_functional logsumexp
 """)
