@@ -88,6 +88,10 @@ class ChangedError(UserError):
     """The specification, code or data of an existing job differ from what was submitted before."""
 
 
+class InexactError(UserError):
+    """Exact numerics do not cover what the job's code does."""
+
+
 class NotFoundError(EasyScaleError):
     """An object that should be in the object store is not there."""
 

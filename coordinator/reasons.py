@@ -42,7 +42,7 @@ def failed_because(failure: records.Failure, status: records.Status) -> str:
     """What `show` says of a failed job."""
     if failure.cause == "diverged":
         return f"step {failure.step} was computed twice with different results: {failure.message}"
-    if failure.cause == "nonfinite":
+    if failure.cause in ("nonfinite", "inexact"):
         return failure.message
     if failure.cause == "raised":
         return f"the user's code raised at step {failure.step}: {failure.message}"

@@ -13,11 +13,13 @@ from ..errors import CorruptError
 
 R = TypeVar("R")
 
-Cause = Literal["raised", "died", "memory", "hang", "diverged", "nonfinite", "corrupt", "refused", "preempted"]
+Cause = Literal[
+    "raised", "died", "memory", "hang", "diverged", "nonfinite", "inexact", "corrupt", "refused", "preempted"
+]
 """Why an attempt ended. `preempted` is free; `memory` hands the work back; `corrupt` (its device was found to compute
 or hold wrong bits) puts the device in quarantine; the others have their purses."""
 
-FINAL: frozenset[Cause] = frozenset({"diverged", "nonfinite"})
+FINAL: frozenset[Cause] = frozenset({"diverged", "nonfinite", "inexact"})
 """What another attempt would only repeat: the job fails at once."""
 
 JobState = Literal["waiting", "running", "paused", "done", "failed", "cancelled"]

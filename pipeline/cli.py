@@ -12,7 +12,7 @@ try:
 
     from .. import __version__, logs
     from ..errors import EasyScaleError, ScriptError
-    from . import cli_jobs, cli_proof, cli_run, cli_services
+    from . import cli_jobs, cli_numerics, cli_proof, cli_run, cli_services
 except KeyboardInterrupt:  # a quarter of a second in which Ctrl-C would show a traceback
     raise SystemExit(130) from None
 
@@ -31,6 +31,7 @@ cli_run.add(app)
 cli_services.add(app)
 cli_jobs.add(app)
 cli_proof.add(app)
+cli_numerics.add(app)
 
 
 def _version(wanted: bool) -> None:

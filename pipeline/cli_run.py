@@ -31,7 +31,7 @@ Script = Annotated[Path, typer.Argument(metavar="SCRIPT", help="Python file that
 Chosen = Annotated[str | None, typer.Option("--job", help="Which job, if the script has several.")]
 Name = Annotated[str | None, typer.Option("--name", help="Run it under this name.")]
 Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Another value for a setting.")]
-Numerics = Annotated[str | None, typer.Option("--numerics", help="native.")]
+Numerics = Annotated[str | None, typer.Option("--numerics", help="native, or exact: the same bits on every device.")]
 Accept = Annotated[bool, typer.Option("--accept-changes", help="Go on although code, data or settings have changed.")]
 
 STOPPING = "finishing the step and committing; once more to stop at once"
@@ -215,5 +215,7 @@ def _finish(last: Summary, output: Output) -> None:
             err=True,
         )
     if last.state != "done":
+        if last.cause == "inexact":
+            raise typer.Exit(UserError.exit_code)
         ended = last.state in ("failed", "cancelled") or last.waits_for == "willing"
         raise typer.Exit(1 if ended else EXIT_CODE)

@@ -1,7 +1,8 @@
 """Deterministic PyTorch: the settings that make one device give the same bits twice, and the name of what remains.
 
 What remains after `configure` is the determinism class: devices of one class give the same bits for a job, so the
-coordinator never mixes classes. Random numbers are left to `randomness.py`.
+coordinator never mixes classes. With exact numerics there is one class, of all devices. Random numbers are left to
+`randomness.py`.
 """
 
 from __future__ import annotations
@@ -12,10 +13,16 @@ import json
 import os
 import platform
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
-from ..errors import DeviceError
+from ..errors import DeviceError, shown
+from .numerics import SPECIFICATION
+from .spec import BOUNDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _SIMD = ("avx", "fma", "sse", "amx", "f16c", "asimd", "sve", "sme", "bf16", "i8mm")
 """Beginnings of the CPU flags by which kernels choose their code."""
@@ -24,12 +31,23 @@ _CHOOSING = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "MKL_CBWR", "MKL_ENABLE_I
 """Environment variables that make oneDNN and MKL choose other kernels. (ATen's choice is read back from torch.)"""
 
 
-def configure(threads: int) -> None:
+THREADS = "EASYSCALE_THREADS"
+"""The environment variable by which a worker has other threads than the job says; for exact numerics only."""
+
+
+def configure(threads: int, numerics: str = "native", say: Callable[[str], None] | None = None) -> None:
     """Make this process deterministic; to be called before the first kernel runs and before CUDA is initialised.
 
     Args:
-        threads: intra-op CPU threads. Sums over large tensors depend on it.
+        threads: intra-op CPU threads. In native numerics sums over large tensors depend on it.
+        numerics: as in the job's specification. `exact` makes this process exact and strict, for good.
+        say: is told how the exact kernels are being built, if they have to be.
+
+    Raises:
+        BuildError: the exact kernels cannot be built.
+        DeviceError: an environment variable asks for what this device lacks.
     """
+    exact = numerics == "exact"
     # cuBLAS uses several workspaces, and with them several algorithms, unless told not to. Not setdefault: the other
     # allowed value (:16:8) is deterministic too, but gives other bits.
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
@@ -44,20 +62,33 @@ def configure(threads: int) -> None:
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.set_flush_denormal(False)  # a library linked with -ffast-math turns it on for whoever loads it
-    torch.set_num_threads(threads)
+    torch.set_num_threads(_threads(threads) if exact else threads)
     # Too late once parallel work has started, and then without harm: no kernel's bits depend on it.
     with contextlib.suppress(RuntimeError):
         torch.set_num_interop_threads(1)
+    if exact:
+        from .numerics import strict
+
+        strict.begin(say)
 
 
-def check_device(device: str) -> None:
-    """Refuse a device that this PyTorch cannot use.
+def _threads(default: int) -> int:
+    text = os.environ.get(THREADS, str(default))
+    if text.isdecimal() and 1 <= int(text) <= BOUNDS["threads"][1]:
+        return int(text)
+    raise DeviceError(f"{THREADS}={shown(text)}: it must be a number from 1 to {BOUNDS['threads'][1]:.0f}")
+
+
+def check_device(device: str, numerics: str = "native") -> None:
+    """Refuse a device that this PyTorch, or these numerics, cannot use.
 
     Raises:
         DeviceError: says which and why.
     """
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
         raise DeviceError(f"device {device!r}: PyTorch {torch.__version__} finds no CUDA here")
+    if torch.device(device).type != "cpu" and numerics == "exact":
+        raise DeviceError(f"device {device!r}: there are exact kernels for CPUs only; start a worker with --device cpu")
 
 
 def versions() -> dict[str, str]:
@@ -87,11 +118,14 @@ def check_versions(wanted: dict[str, str]) -> None:
         )
 
 
-def determinism_class(device: str, threads: int) -> dict[str, str]:
+def determinism_class(device: str, threads: int, numerics: str = "native") -> dict[str, str]:
     """Everything known to choose between kernels that differ in bits, for `cpu`, `cuda` or `cuda:<index>`.
 
-    Host properties are part of a GPU's class too, as far as random augmentation on the host depends on them.
+    Host properties are part of a GPU's class too, as far as random augmentation on the host depends on them. With exact
+    numerics only the specification and what runs the user's Python count.
     """
+    if numerics == "exact":
+        return {"numerics": "exact", "specification": SPECIFICATION, **versions()}
     found = {
         "torch": str(torch.__version__),
         "python": ".".join(platform.python_version_tuple()[:2]),

@@ -160,6 +160,20 @@ def _torch() -> Iterator[Finding]:
         parts = determinism.determinism_class(device, 1)
         text = ", ".join(f"{name} {value}" for name, value in parts.items())
         yield _good(f"device {device}", f"determinism class {determinism.class_id(parts)} ({text})")
+    yield _exact()
+
+
+def _exact() -> Finding:
+    """Can exact numerics be had here? Nothing is built."""
+    from .numerics import build
+
+    try:
+        path = build.place()
+    except EasyScaleError as error:
+        text, _, hint = str(error).partition("\n")
+        return Finding(what="exact numerics", ok=False, fatal=False, detail=text, hint=hint.strip())
+    there = f"kernels in {path}" if path.exists() else "kernels are built by the first job, or by: easyscale build"
+    return _good("exact numerics", f"{build.compiler()}; {there}")
 
 
 def _good(what: str, detail: str) -> Finding:

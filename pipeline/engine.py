@@ -25,6 +25,7 @@ from .data import epoch_of
 from .flat import FlatGradient, GradientLayout, GradientPool
 from .loader import Loader
 from .nonfinite import NonFinitePolicy, found_in_gradients, found_in_losses, found_in_model
+from .numerics.guard import exactly
 from .placement import to_device
 from .randomness import preserved, seed_build, seed_evaluation, seed_step, seed_update
 from .reduction import PartialStack, mean
@@ -75,7 +76,8 @@ def build(build_fn: Callable[[], Any], spec: JobSpec) -> Training:
         SpecError: it returns something else than a `Training`.
     """
     seed_build(spec.seed)
-    training = build_fn()
+    with exactly(spec, "build()", loaded=True):
+        training = build_fn()
     if not isinstance(training, Training):
         raise SpecError(
             f"job {spec.name!r}: build() returned {type(training).__name__}", "it must return an easyscale.Training"
@@ -133,7 +135,18 @@ class Engine:
         Raises:
             RemoteError: the dataset or `collate` raised.
             SpecError: `step` does not return a scalar loss, or makes sparse gradients.
+            InexactError: with exact numerics: it does what they do not cover.
         """
+        with exactly(self._spec, "the forward pass", self._model, lambda: self._rerun(ests)):
+            return self._compute(ests, watch)
+
+    def _rerun(self, ests: range) -> None:
+        """The same once more, to see where in it something is."""
+        for est in ests:
+            self._loader.start(self._step, range(est, est + 1))
+            self._run(est, self._loader.next(self._step, est))
+
+    def _compute(self, ests: range, watch: int | None) -> Contribution:
         self._layout.clear()  # whatever an interrupted step has left there
         self._loader.start(self._step, ests)
         stack = PartialStack(ests.start, self._spec.ests, self._pool.give_back)
@@ -219,6 +232,10 @@ class Engine:
             NonFiniteError: a loss, the averaged gradient or what became of the parameters is not finite, and the job's
                 policy does not let it pass.
         """
+        with exactly(self._spec, "the update of the parameters", self._model):
+            return self._apply(contributions)
+
+    def _apply(self, contributions: Sequence[Contribution]) -> StepReport:
         losses = self._losses(contributions)
         average = self._average(contributions)
         epoch, index = epoch_of(self._spec, self._step)
@@ -380,7 +397,8 @@ class Engine:
             self._model.eval()
             with preserved(), torch.no_grad(), self._update.averaged():
                 seed_evaluation(self._spec.seed, self._step)
-                result = self._training.evaluate(self._model)
+                with exactly(self._spec, "evaluate()", self._model):
+                    result = self._training.evaluate(self._model)
         finally:
             for module, mode in modes:
                 module.training = mode

@@ -85,7 +85,9 @@ def describe(job: Job, script: Path) -> tuple[JobSpec, Bundle]:
     script = script.resolve()
     bundle = Bundle.collect(script, job.files)
     entry = entry_of(job.build, script, bundle)
-    determinism.configure(job.settings.threads)
+    determinism.configure(
+        job.settings.threads, job.settings.numerics, lambda text: log.info("numerics.build", progress=text)
+    )
     try:
         training = build(job.build, job.settings)
         data = fingerprint(training.dataset, job.settings.seed)
@@ -166,14 +168,19 @@ def inspect_script(
     # Files, not pipes: a process that the script left behind would keep a pipe open. Without names they never stay.
     with TemporaryFile() as answer, TemporaryFile() as archive:
         with nullcontext(fork_server) if fork_server else ForkServer() as parent:
-            code = _run(parent, arguments, (answer.fileno(), STDERR, archive.fileno()), timeout, path)
+            code = run_in_child(
+                parent, __spec__.name, arguments, (answer.fileno(), STDERR, archive.fileno()), timeout, path
+            )
         answer.seek(0)
         spec = _read(answer.read(), code, path)
         return spec, Bundle(archive.read(), spec.script.rpartition("::")[0])
 
 
-def _run(fork_server: ForkServer, arguments: Sequence[str], fds: Sequence[int], timeout: float, path: Path) -> int:
-    with closing(fork_server.child(__spec__.name, arguments, *fds)) as child:
+def run_in_child(
+    fork_server: ForkServer, module: str, arguments: Sequence[str], fds: Sequence[int], timeout: float, path: Path
+) -> int:
+    """The exit status of one of our modules that reads and builds a script in a process of its own."""
+    with closing(fork_server.child(module, arguments, *fds)) as child:
         try:
             return child.wait(timeout)
         except TimeoutError:
@@ -184,6 +191,23 @@ def _run(fork_server: ForkServer, arguments: Sequence[str], fds: Sequence[int], 
 
 
 def _read(answer: bytes, code: int, path: Path) -> JobSpec:
+    check_end(code, path)
+    try:
+        result = msgspec.json.decode(answer, type=Result)
+    except msgspec.DecodeError:
+        raise no_answer(code, path) from None
+    if result.error:
+        raise raised_from(result.error)
+    assert result.spec is not None
+    return result.spec
+
+
+def check_end(code: int, path: Path) -> None:
+    """Refuse what a signal has ended.
+
+    Raises:
+        ScriptError: names the signal.
+    """
     if code < 0:
         name = signal.Signals(-code).name
         memory = " (out of memory, most likely)" if name == "SIGKILL" else ""
@@ -191,25 +215,24 @@ def _read(answer: bytes, code: int, path: Path) -> JobSpec:
             f"the process that read and built {path} was ended by {name}{memory}",
             f"see what it wrote above; try it alone: {' '.join(python_command(__spec__.name))} {path}",
         )
-    try:
-        result = msgspec.json.decode(answer, type=Result)
-    except msgspec.DecodeError:
-        raise ScriptError(
-            f"the process that read and built {path} ended with exit code {code} and without a result",
-            "see what it wrote above; the script must not end the process itself (os._exit)",
-        ) from None
-    if result.error:
-        raise _raised(result.error)
-    assert result.spec is not None
-    return result.spec
 
 
-def _failure(error: UserError) -> Failure:
+def no_answer(code: int, path: Path) -> ScriptError:
+    """The error for a process that ended by itself and said nothing."""
+    return ScriptError(
+        f"the process that read and built {path} ended with exit code {code} and without a result",
+        "see what it wrote above; the script must not end the process itself (os._exit)",
+    )
+
+
+def failure_of(error: UserError) -> Failure:
+    """The error, to be sent."""
     texts = (error.what, error.hint, getattr(error, "detail", ""))
     return Failure(type(error).__name__, *map(errors.plain, texts))
 
 
-def _raised(failure: Failure) -> UserError:
+def raised_from(failure: Failure) -> UserError:
+    """The error that was sent."""
     if failure.type == ScriptError.__name__:
         return ScriptError(failure.what, failure.hint, failure.detail)
     kind = getattr(errors, failure.type, UserError)
@@ -220,12 +243,12 @@ def _raised(failure: Failure) -> UserError:
 def _answer(script: Path, name: str | None, overrides: Sequence[str], archive: Path | None) -> Result:
     try:
         job = pick(jobs_in(load(script)), name)
-        spec, bundle = describe(job.replace(**parse_settings(_pairs(overrides))), script)
+        spec, bundle = describe(job.replace(**parse_settings(pairs_of(overrides))), script)
         if archive:
             _keep(bundle, archive)
         return Result(spec=spec)
     except UserError as error:
-        return Result(error=_failure(error))
+        return Result(error=failure_of(error))
 
 
 def _keep(bundle: Bundle, archive: Path) -> None:
@@ -241,7 +264,8 @@ def _keep(bundle: Bundle, archive: Path) -> None:
         ) from error
 
 
-def _pairs(texts: Sequence[str]) -> dict[str, str]:
+def pairs_of(texts: Sequence[str]) -> dict[str, str]:
+    """Of `KEY=VALUE` texts."""
     pairs = {}
     for text in texts:
         key, equals, value = text.partition("=")

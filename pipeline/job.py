@@ -60,7 +60,7 @@ class Settings(TypedDict, total=False):
     schedule: Literal["step", "epoch"]
     reduce: Literal["fp32", "grad"]
     nonfinite: Literal["stop", "skip", "rewind"]
-    numerics: Literal["native"]
+    numerics: Literal["native", "exact"]
     threads: int
     commit_every: int | None
     commit_seconds: float | None

@@ -1,7 +1,6 @@
 """What every process that runs a job's code does first: specification and code from the store, and the build function.
 
-A worker that lacks something says so as a `DeviceError`: another one may have it. Torch's settings and the replica are
-the caller's part.
+A worker that lacks something says so as a `DeviceError`: another one may have it. The replica is the caller's part.
 """
 
 from __future__ import annotations
@@ -9,7 +8,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from ..errors import DeviceError, NotFoundError, ScriptError, UnavailableError
+import structlog
+
+from ..errors import DeviceError, EasyScaleError, NotFoundError, ScriptError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from ..storage.objects import ObjectStore
     from .spec import JobSpec
     from .training import Training
+
+
+log = structlog.get_logger()
 
 
 def fetch(store: ObjectStore, folder: Path, *, job: str, spec: str, code: str) -> tuple[JobSpec, Path]:
@@ -52,6 +56,23 @@ def fetch(store: ObjectStore, folder: Path, *, job: str, spec: str, code: str) -
         raise DeviceError(
             f"this worker's folder cannot be used: {error}; free some room, or name another (--folder)"
         ) from error
+
+
+def configure(spec: JobSpec, device: str) -> None:
+    """Torch as the job wants it, before anything of the user's runs.
+
+    Raises:
+        DeviceError: this device cannot do that; for exact numerics, because their kernels cannot be built here.
+    """
+    from . import determinism
+
+    try:
+        determinism.configure(spec.threads, spec.numerics, lambda text: log.info("numerics.build", progress=text))
+    except DeviceError:
+        raise
+    except EasyScaleError as error:
+        raise DeviceError(f"this worker cannot run a job with exact numerics: {error}") from error
+    determinism.check_device(device, spec.numerics)
 
 
 def load_build(folder: Path, entry: str) -> Callable[[], Training]:

@@ -59,8 +59,7 @@ class Replica:
         spec, self.folder = preparation.fetch(
             self._store, Path(order.folder), job=order.job, spec=order.spec, code=order.code
         )
-        determinism.configure(spec.threads)
-        determinism.check_device(order.device)
+        preparation.configure(spec, order.device)
         training = build(preparation.load_build(self.folder, spec.script), spec)
         self._same_data = fingerprint(training.dataset, spec.seed) == spec.data
         self._recorder: Recorder | None = None
@@ -68,7 +67,7 @@ class Replica:
         training = dataclasses.replace(training, step=watched(training.step, lambda: self._recorder))
         spec = spec if order.loaders else msgspec.structs.replace(spec, loaders=0)
         self.engine = Engine(training, spec, order.device)
-        self.classes = determinism.determinism_class(order.device, spec.threads)
+        self.classes = determinism.determinism_class(order.device, spec.threads, spec.numerics)
         self._initial = commits.Snapshot.take(0, self.engine.state())
         self._held = self.digest()
 

@@ -122,15 +122,14 @@ class Runner:
         )
         self._spec = spec
         laps.end("fetch")
-        determinism.configure(spec.threads)
-        determinism.check_device(self._env.device)
+        preparation.configure(spec, self._env.device)
         laps.end("configure")
         entry = preparation.load_build(self._folder, spec.script)
         laps.end("script")
         self._build = lambda: engine.Engine(engine.build(entry, spec), spec, self._env.device)
         self._engine = self._build()
         laps.end("build")
-        parts = determinism.determinism_class(self._env.device, spec.threads)
+        parts = determinism.determinism_class(self._env.device, spec.threads, spec.numerics)
         about = About(message.job, message.spec, message.code, spec.ests, parts)
         probe = self._probe()
         laps.end("probe")
@@ -165,7 +164,10 @@ class Runner:
         return store
 
     def _probe(self) -> str:
-        """Hash of the initial state and of EST 0's first gradient: what another device must reproduce to take part."""
+        """Hash of the initial state and of EST 0's first gradient: what another device must reproduce to take part.
+
+        With exact numerics also of what their operators give.
+        """
         from ..storage.digest import tensor_digest, tree_digest
 
         assert self._engine is not None
@@ -173,6 +175,10 @@ class Runner:
         contribution = self._engine.compute(range(1))
         parts += [tensor_digest(tensor) for sums in contribution.nodes.values() for tensor in sums]
         parts += [value.hex() for value in contribution.losses.values()]
+        if self._spec.numerics == "exact":
+            from .numerics.probe import probe
+
+            parts.append(probe())
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
     def _snapshot(self, reuse: Any) -> Any:

@@ -108,8 +108,10 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         reduce: dtype in which gradients are summed: `fp32`, or the gradient's own.
         nonfinite: what a NaN or infinite loss or gradient does: `stop` fails the job, `skip` leaves the step's update
             out, `rewind` also goes back to the parameters of the last step that `commit_every` divides.
-        numerics: `native`: PyTorch's kernels, bits promised inside one determinism class.
-        threads: intra-op CPU threads; part of the determinism class.
+        numerics: `native`: PyTorch's kernels, bits promised inside one determinism class; `exact`: our kernels, the
+            same bits on every device, and what they do not cover is refused.
+        threads: intra-op CPU threads; part of the determinism class of native numerics, and no part of the bits of
+            exact ones, where a worker may have others (EASYSCALE_THREADS).
         commit_every, commit_seconds: a commit every so many steps, or seconds.
         evaluate_every: steps between evaluations; 0: only at the end.
         check_every: steps between comparisons of the workers' states; 0: only when a generation begins, before
@@ -143,7 +145,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     schedule: Literal["step", "epoch"] = "step"
     reduce: Literal["fp32", "grad"] = "fp32"
     nonfinite: Literal["stop", "skip", "rewind"] = "stop"
-    numerics: Literal["native"] = "native"
+    numerics: Literal["native", "exact"] = "native"
     threads: int = 1
     commit_every: int | None = None
     commit_seconds: float | None = None

@@ -35,7 +35,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         attempts: ended attempts by cause.
         recoveries: the newest ones, oldest first.
         quarantined: devices that the job keeps away from -> the evidence of wrong bits.
-        traceback: of the user's code, where it failed.
+        cause: of a failure: see `records.Cause`; traceback: of the user's code, where it failed.
     """
 
     job: str
@@ -62,6 +62,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     recoveries: list[records.Recovery]
     damage: list[str]
     quarantined: dict[str, str]
+    cause: str
     traceback: str
 
     def as_dict(self) -> dict[str, Any]:
@@ -103,6 +104,7 @@ def summarize(view: views.JobView) -> Summary:
         recoveries=list(status.recoveries),
         damage=list(status.damage),
         quarantined=status.quarantined,
+        cause=status.failure.cause if status.failure else "",
         traceback=status.failure.traceback if status.failure else "",
     )
 

@@ -46,7 +46,7 @@ _MEMORY = ("empty", "new_empty", "resize_")
 _LOOKING = frozenset({Loader.next.__code__, has_nonfinite.__code__})
 """Functions of ours whose operators are left out: what they compute does not go into the state."""
 
-_COMPUTING, _APPLYING = Engine.compute.__code__, Engine.apply.__code__
+_COMPUTING, _APPLYING = Engine._compute.__code__, Engine._apply.__code__  # noqa: SLF001
 
 
 class Operator(msgspec.Struct, frozen=True):

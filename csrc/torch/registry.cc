@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 #include <torch/csrc/stable/c/shim.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <vector>
@@ -36,19 +37,55 @@ void boxed_refusal(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::ji
   refuse(c10::toString(op.operator_name()), "exact mode has no kernel for it");
 }
 
-// Not only aten: whatever has been registered by anybody else.
+// Exact for integers in any order, unspecified for floats: to the kernel that was there before.
+std::map<std::string, c10::SafeKernelFunction>& of_integers() {
+  static std::map<std::string, c10::SafeKernelFunction> all;
+  return all;
+}
+
+void boxed_integers_only(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  auto name = c10::toString(op.operator_name());
+  auto look = [&](const at::Tensor& tensor) {
+    if (tensor.defined() && !c10::isIntegralType(tensor.scalar_type(), true))
+      refuse(name, c10::str("it is specified for integers only, and was given ", tensor.scalar_type()));
+  };
+  for (auto& value : torch::jit::last(*stack, op.schema().arguments().size())) {
+    if (value.isTensor()) look(value.toTensor());
+    if (value.isTensorList())
+      for (const at::Tensor& tensor : value.toTensorVector()) look(tensor);
+    if (value.isDouble()) refuse(name, "it is specified for integers only, and was given a float");
+  }
+  of_integers().at(name).callBoxed(op, keys, stack);
+}
+
+// Not only aten: whatever has been registered by anybody else. By namespace and dispatch key.
 std::map<std::string, std::unique_ptr<torch::Library>> refused;
 
-void refuse_all(const std::vector<std::string>& names) {
+void put(const std::vector<std::string>& names, const std::string& key, const std::function<torch::CppFunction()>& kernel) {
   Silent silent;
   c10::WarningUtils::WarningHandlerGuard guard(&silent);
   for (const auto& name : names) {
     auto space = name.substr(0, name.find("::"));
-    auto& library = refused[space];
+    auto& library = refused[space + "/" + key];
     if (!library)
-      library = std::make_unique<torch::Library>(torch::Library::IMPL, space, c10::DispatchKey::CPU, __FILE__, __LINE__);
-    library->impl(name.c_str(), torch::CppFunction::makeFromBoxedFunction<&boxed_refusal>());
+      library = std::make_unique<torch::Library>(torch::Library::IMPL, space, c10::parseDispatchKey(key), __FILE__, __LINE__);
+    library->impl(name.c_str(), kernel());
   }
+}
+
+void refuse_all(const std::vector<std::string>& names, const std::string& key) {
+  put(names, key, [] { return torch::CppFunction::makeFromBoxedFunction<&boxed_refusal>(); });
+}
+
+void integers_only(const std::vector<std::string>& names) {
+  for (const auto& name : names) {
+    if (of_integers().count(name)) continue;
+    auto dot = name.find('.');
+    auto base = name.substr(0, dot), overload = dot == std::string::npos ? "" : name.substr(dot + 1);
+    auto handle = c10::Dispatcher::singleton().findSchemaOrThrow(base.c_str(), overload.c_str());
+    of_integers().emplace(name, handle.getComputedKernelForDispatchKey(c10::DispatchKey::CPU));
+  }
+  put(names, "CPU", [] { return torch::CppFunction::makeFromBoxedFunction<&boxed_integers_only>(); });
 }
 
 void allow_all() { refused.clear(); }
@@ -125,7 +162,8 @@ TORCH_LIBRARY(easyscale, m) {
   m.def("enabled() -> bool", &enabled);
   m.def("isa() -> str", &describe);
   m.def("use_isa(str name) -> ()", &use_isa_or_throw);
-  m.def("refuse(str[] names) -> ()", &refuse_all);
+  m.def("refuse(str[] names, str key) -> ()", &refuse_all);
+  m.def("integers_only(str[] names) -> ()", &integers_only);
   m.def("allow() -> ()", &allow_all);
   m.def("operators() -> str[]", &operators);
 }

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import EasyScaleError, UserError, listed
+from ...storage.files import NO_ROOM
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,7 +107,13 @@ def compiler() -> str:
 
 @cache
 def _version(program: str) -> str:
-    return subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+    try:
+        return subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise BuildError(
+            f"{program} does not work as a C++ compiler: `{program} --version` failed ({error})",
+            "name another with CXX",
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +197,11 @@ def objects(units: list[Unit], program: str, folder: Path, say: Callable[[str], 
     def compile_one(todo: tuple[Unit, Path]) -> None:
         unit, path = todo
         draft = path.with_name(f"{path.name}.{os.getpid()}.draft")
-        _run([program, *unit.flags, "-c", str(unit.source), "-o", str(draft)])
-        draft.replace(path)
+        try:
+            _run([program, *unit.flags, "-c", str(unit.source), "-o", str(draft)])
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
 
     with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
         for number, _ in enumerate(pool.map(compile_one, missing), 1):
@@ -205,10 +215,22 @@ def _run(command: list[str]) -> None:
     if done.returncode:
         lines = done.stderr.strip().splitlines()
         errors = [line for line in lines if "error" in line] or lines
+        if any(os.strerror(number) in done.stderr for number in NO_ROOM):
+            raise EasyScaleError(f"exact kernels cannot be built: {errors[0] if errors else 'the disk is full'}")
         raise BuildError(
             f"{command[0]} cannot build the exact kernels: " + "\n  ".join(errors[:5]),
             "it must know C++20 (g++ 11 or clang++ 14, or newer); another is named with CXX",
         )
+
+
+def place() -> Path:
+    """Where the library for this process's PyTorch, compiler and sources is, or will be.
+
+    Raises:
+        BuildError: it cannot be built here.
+    """
+    units = kernel_units(target().isas) + torch_units()
+    return cache_folder() / f"exact-{joint_key(units, compiler())}.so"
 
 
 def library(say: Callable[[str], None] | None = None) -> Path:
@@ -223,11 +245,11 @@ def library(say: Callable[[str], None] | None = None) -> Path:
     """
     import torch
 
-    program, folder = compiler(), cache_folder()
-    units = kernel_units(target().isas) + torch_units()
-    path = folder / f"exact-{joint_key(units, program)}.so"
+    path = place()
     if path.exists():
         return path
+    program, folder = compiler(), path.parent
+    units = kernel_units(target().isas) + torch_units()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder / "lock"):
@@ -236,8 +258,11 @@ def library(say: Callable[[str], None] | None = None) -> Path:
                 draft = path.with_suffix(f".{os.getpid()}.draft")
                 libraries = Path(torch.__file__).parent / "lib"
                 linked = ["-shared", f"-L{libraries}", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{libraries}"]
-                _run([program, *map(str, made), *linked, "-o", str(draft)])
-                draft.replace(path)
+                try:
+                    _run([program, *map(str, made), *linked, "-o", str(draft)])
+                    draft.replace(path)
+                finally:
+                    draft.unlink(missing_ok=True)
     except OSError as error:
         raise EasyScaleError(f"exact kernels cannot be built in {folder}: {error.strerror or error}") from error
     return path

@@ -6,6 +6,14 @@ for `aten::add.Tensor`, `aten::add_.Scalar` and `aten::add.out`.
 
 from __future__ import annotations
 
+import enum
+from functools import cache
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 # ---- exact by our kernels, by the family of csrc/ that has them
 
 GEMM = frozenset(
@@ -41,12 +49,122 @@ RANDOM = frozenset(
 )
 SCATTER: frozenset[str] = frozenset()
 
-OURS = GEMM | CONV | POINTWISE | REDUCE | RANDOM | SCATTER
+RANGES = frozenset({"arange", "linspace"})
+
+OURS = GEMM | CONV | POINTWISE | REDUCE | RANDOM | SCATTER | RANGES
 
 # ---- exact by IEEE-754: each result is one correctly rounded operation, whatever kernel computes it
 
-IEEE: frozenset[str] = frozenset()
+IEEE = _names("""
+    mul div sqrt reciprocal neg abs ceil floor trunc round frac frexp sign sgn copysign nextafter
+""")
 
 # ---- nothing is computed, or no order can be seen: views, copies, comparisons, integers
 
-INSENSITIVE: frozenset[str] = frozenset()
+VIEWS = _names("""
+    alias as_strided detach diagonal expand permute select slice split split_with_sizes squeeze t transpose unbind
+    unfold unsqueeze view view_as_real view_as_complex _reshape_alias _unsafe_view unsafe_split
+    unsafe_split_with_sizes lift lift_fresh _fw_primal _make_dual _conj _neg_view set resize resize_as
+""")
+
+COPIES = frozenset(f"{view}_copy" for view in VIEWS) | _names("""
+    narrow_copy _reshape_copy _reshape_alias_copy as_strided_scatter diagonal_scatter select_scatter slice_scatter
+    slice_inverse select_backward slice_backward diagonal_backward conj_physical _conj_physical cat _chunk_cat stack
+    _stack block_diag clone copy _to_copy _copy_from _lazy_clone _pin_memory constant_pad_nd reflection_pad1d
+    reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d flip roll rot90 repeat
+    repeat_interleave tril triu diag_embed pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle
+    im2col _pack_padded_sequence
+""")
+
+SELECTIONS = _names("""
+    index _unsafe_index index_select index_fill index_copy gather take where masked_select masked_fill masked_scatter
+    masked_scatter_backward scatter nonzero nonzero_static argmax argmin cummax cummin _cummax_helper _cummin_helper
+    sort topk searchsorted bucketize
+""")
+
+FACTORIES = _names("""
+    empty empty_like empty_permuted empty_strided new_empty new_empty_strided full full_like new_full new_ones
+    new_zeros ones ones_like zeros zeros_like _efficientzerotensor scalar_tensor eye fill zero tril_indices
+    triu_indices from_file _new_zeros_with_same_feature_meta
+""")
+
+COMPARISONS = _names("""
+    eq ne lt le gt ge equal isnan isinf isposinf isneginf isin signbit heaviside nan_to_num logical_and logical_not
+    logical_or logical_xor bitwise_and bitwise_not bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift
+    __lshift__ __rshift__ __ilshift__ __irshift__ all any _is_all_true _is_any_true count_nonzero gcd lcm hash_tensor
+""")
+
+QUESTIONS = _names("""
+    _local_scalar_dense is_same_size is_set_to is_pinned is_coalesced dense_dim sparse_dim _has_same_storage_numel
+    _resize_output _assert_async _functional_assert_async _assert_scalar _functional_assert_scalar
+    _assert_tensor_metadata sym_constrain_range sym_constrain_range_for_size _functional_sym_constrain_range
+    _functional_sym_constrain_range_for_size _print _make_dep_token _linalg_check_errors _fused_sdp_choice
+""")
+
+INSENSITIVE = VIEWS | COPIES | SELECTIONS | FACTORIES | COMPARISONS | QUESTIONS
+
+# ---- exact for integers and bool, whose arithmetic has no order, and refused for others: see `integers_only`
+
+INTEGERS = _names("""
+    bincount floor_divide fmod remainder _unique _unique2 unique_consecutive unique_dim unique_dim_consecutive
+""")
+
+# ---- made of other operators, which are judged one by one: their kernels only call PyTorch's dispatcher
+
+COMPOSED = _names("""
+    embedding index_put _unsafe_index_put _unsafe_masked_index _unsafe_masked_index_put_accumulate linear softmax
+    log_softmax _safe_softmax rsub deg2rad rad2deg celu dist allclose affine_grid_generator
+    binary_cross_entropy_with_logits _trilinear _euclidean_dist adaptive_avg_pool1d avg_pool1d rand rand_like randint
+    randint_like randn randn_like normal_functional logsumexp
+""")
+
+EXCEPT = frozenset(
+    {"scatter.reduce", "scatter.reduce_out", "scatter.value_reduce", "scatter.value_reduce_out"}
+    | {"round.decimals", "round.decimals_out"}
+)
+"""Overloads that are refused though others of their name are not; without the underscore of the in-place variant."""
+
+PLUMBING = frozenset({"c10d", "_c10d_functional", "profiler", "debug_mode_ops", "easyscale"})
+"""Namespaces of operators that are no part of a model."""
+
+
+KERNELS = ("CPU", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
+"""Keys whose kernels compute on ordinary tensors, below autograd. What is composed above it is judged by its parts."""
+
+
+class Class(enum.Enum):
+    """Why an operator is exact, or that it is not. The values are for people."""
+
+    IEEE = "exact by IEEE-754"
+    OURS = "exact by our kernel"
+    INSENSITIVE = "order-insensitive"
+    INTEGERS = "exact for integers"
+    COMPOSED = "made of others"
+    UNCOVERED = "not covered"
+
+
+def base_name(name: str) -> str:
+    """`add` of `aten::add_.Tensor`."""
+    base = name.partition("::")[2].partition(".")[0]
+    return base[:-1] if base.endswith("_") and not base.endswith("__") else base
+
+
+@cache
+def classify(name: str) -> Class:
+    """The class of an operator, by its full name: `aten::add.Tensor`."""
+    space, _, rest = name.partition("::")
+    if space in PLUMBING:
+        return Class.INSENSITIVE
+    if space != "aten":
+        return Class.UNCOVERED
+    base = base_name(name)
+    if f"{base}.{rest.partition('.')[2]}" in EXCEPT:
+        return Class.UNCOVERED
+    tables = {
+        Class.OURS: OURS, Class.IEEE: IEEE, Class.INSENSITIVE: INSENSITIVE, Class.INTEGERS: INTEGERS,
+        Class.COMPOSED: COMPOSED,
+    }  # fmt: skip
+    found = next((kind for kind, names in tables.items() if base in names), Class.UNCOVERED)
+    if found is Class.UNCOVERED and base.startswith("_foreach_"):
+        return Class.COMPOSED  # on a CPU one operator after the other
+    return found

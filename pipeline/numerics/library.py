@@ -1,40 +1,77 @@
 """The exact kernels in this process: loaded once, then in PyTorch's place or not.
 
 PyTorch's operators are the process's, so this is a mode of the whole process. A runner turns it on before the model is
-built and never off; tests and benchmarks go back and forth.
+built and never off, and strictly: what is not covered is refused (see `strict.py`). Tests and benchmarks go back and
+forth, without that.
 """
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...errors import DeviceError
 from . import build
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 REFUSED = "easyscale: not exact: "
 """How the text of what a kernel refuses begins."""
 
+ISA = "EASYSCALE_ISA"
+"""Environment variable: the instruction set of our kernels, for tests and diagnosis. It never reaches the bits."""
+
 
 @cache
-def load() -> Any:
+def load(say: Callable[[str], None] | None = None) -> Any:
     """The library's operators (`torch.ops.easyscale`); built first if need be.
+
+    Args:
+        say: is told about progress.
 
     Raises:
         BuildError: it cannot be.
+        DeviceError: EASYSCALE_ISA names what this processor lacks.
     """
-    torch.ops.load_library(str(build.library()))  # type: ignore[no-untyped-call]
+    if "easyscale" not in _spaces():
+        torch.ops.load_library(str(build.library(say)))  # type: ignore[no-untyped-call]
+    use_isa()
     return torch.ops.easyscale
 
 
+def _spaces() -> set[str]:
+    return {name.partition("::")[0] for name in torch._C._dispatch_get_all_op_names()}  # noqa: SLF001
+
+
+def use_isa(isa: str = "") -> None:
+    """Let the kernels use this instruction set from now on.
+
+    Args:
+        isa: `baseline`, `avx2`, `avx512` or `neon`; empty: EASYSCALE_ISA's, or the best that this processor has.
+
+    Raises:
+        DeviceError: this processor lacks it.
+    """
+    isa = isa or os.environ.get(ISA, "")
+    try:
+        torch.ops.easyscale.use_isa(isa)
+    except RuntimeError as error:
+        raise DeviceError(f"{ISA}={isa}: {str(error).splitlines()[0]}") from None
+
+
 def enable() -> None:
-    """Every operator of this process is exact from now on, or refused."""
+    """Every operator that has an exact kernel is exact from now on."""
     load().enable()
+    settle()
+
+
+def settle() -> None:
+    """PyTorch's switches as exact mode needs them."""
     torch._C._set_mkldnn_enabled(False)  # noqa: SLF001 - it would be asked before the kernels that were replaced
     torch.backends.cuda.enable_flash_sdp(False)  # attention as its parts, which are exact, and the same everywhere
     torch.backends.cuda.enable_mem_efficient_sdp(False)
@@ -55,12 +92,13 @@ def exact(isa: str = "") -> Iterator[None]:
     """Exact inside, PyTorch's own outside, for tests and benchmarks.
 
     Args:
-        isa: `baseline`, `avx2`, `avx512` or `neon`; empty: the best that this processor has.
+        isa: see `use_isa`.
     """
-    load().use_isa(isa)
+    load()
+    use_isa(isa)
     enable()
     try:
         yield
     finally:
         disable()
-        load().use_isa("")
+        use_isa()

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 
 import pytest
-
 from easyscale.pipeline.numerics import build
 
 

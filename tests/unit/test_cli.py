@@ -206,7 +206,7 @@ def left(folder: Path) -> set[str]:
         (JOB, ["run", "train.py", "--name", "a b"], ["'a b'", "letters, digits"]),
         (JOB, ["run", "train.py", "--set", "epcohs=3"], ["epcohs", "did you mean epochs"]),
         (JOB, ["run", "train.py", "--set", "seed=x"], ["seed=x", "must be int"]),
-        (JOB, ["run", "train.py", "--numerics", "exact"], ["exact", "native"]),
+        (JOB, ["run", "train.py", "--numerics", "exakt"], ["exakt", "'native' or 'exact'"]),
     ],
 )
 def test_a_mistake_in_a_script_is_told_and_leaves_nothing(
