@@ -1,9 +1,8 @@
-"""PyTorch's own table of operators in exact mode: equal bits in every world, or refused in every world. No third way."""
+"""PyTorch's own table of operators in exact mode: equal bits in every world, or refused in every world."""
 
 from __future__ import annotations
 
 import pytest
-
 from numerics import operators, worlds
 
 
