@@ -103,6 +103,53 @@ ES_FN float hardswish_backward(float grad, float x) {
   return x < -3.0f ? 0.0f : (x >= 3.0f ? grad : between);
 }
 
+ES_FN float hardtanh_backward(float grad, float x, float low, float high) { return x <= low || x >= high ? 0.0f : grad; }
+ES_FN float softshrink(float x, float size) {
+  float result = x > size ? x - size : (x < -size ? x + size : 0.0f);
+  return x != x ? x : result;
+}
+ES_FN float shrink_backward(float grad, float x, float size) { return x >= -size && x <= size ? 0.0f : grad; }
+
+// ---- quotients and remainders
+
+// Towards zero, and down.
+ES_FN float truncate(float x) {
+  float t = absolute(x), limited = t < 0x1p23f ? t : 0.0f;
+  return t < 0x1p23f ? copy_sign((float)(int32_t)limited, x) : x;
+}
+ES_FN float floor_of(float x) {
+  float t = truncate(x);
+  return t > x ? t - 1.0f : t;
+}
+
+// a - b trunc(a / b), exact: mantissas in integers, 40 bits of the quotient at a time.
+ES_FN float modulo(float a, float b) {
+  uint32_t x = bits(a) & 0x7fffffff, y = bits(b) & 0x7fffffff;
+  if (x >= 0x7f800000 || y > 0x7f800000 || y == 0) return kNaN;
+  if (x < y) return a;
+  int32_t x_exponent = (int32_t)(x >> 23), y_exponent = (int32_t)(y >> 23);
+  uint64_t rest = x_exponent ? ((x & 0x7fffff) | 0x800000) : x, divisor = y_exponent ? ((y & 0x7fffff) | 0x800000) : y;
+  x_exponent = x_exponent ? x_exponent : 1;
+  y_exponent = y_exponent ? y_exponent : 1;
+  rest %= divisor;
+  for (int32_t left = x_exponent - y_exponent; left > 0; left -= 40) rest = (rest << (left < 40 ? left : 40)) % divisor;
+  double unit = bit_cast<double>((uint64_t)(y_exponent + 1023 - 150) << 52);
+  return copy_sign((float)((double)rest * unit), a);
+}
+// With the sign of b.
+ES_FN float remainder_of(float a, float b) {
+  float rest = modulo(a, b);
+  return rest != 0 && (b < 0) != (rest < 0) ? rest + b : rest;
+}
+ES_FN float floor_divide(float a, float b) {
+  float rest = modulo(a, b), quotient = divide(a - rest, b), plain = divide(a, b);
+  quotient = rest != 0 && (b < 0) != (rest < 0) ? quotient - 1.0f : quotient;
+  float result = floor_of(quotient);
+  result = quotient - result > 0.5f ? result + 1.0f : result;
+  result = quotient == 0 ? copy_sign(0.0f, plain) : result;
+  return b == 0 ? plain : result;
+}
+
 // ---- powers, logarithms
 
 ES_FN float logit(float x, float low, float high) {

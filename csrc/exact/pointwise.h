@@ -43,6 +43,7 @@
   F(gelu_tanh, 1, gelu_tanh(x))                                              \
   F(hardsigmoid, 1, hardsigmoid(x))                                          \
   F(hardswish, 1, hardswish(x))                                              \
+  F(softshrink, 1, softshrink(x, c[0]))                                      \
   F(clamp_both, 1, clamp(x, c[0], c[1]))                                     \
   F(clamp_below, 1, maximum(x, c[0]))                                        \
   F(clamp_above, 1, minimum(x, c[0]))                                        \
@@ -59,6 +60,11 @@
   F(minimum, 2, minimum(x, y))                                               \
   F(fmax, 2, maximum_number(x, y))                                           \
   F(fmin, 2, minimum_number(x, y))                                           \
+  F(fmod, 2, modulo(x, y))                                                   \
+  F(remainder, 2, remainder_of(x, y))                                        \
+  F(div_floor, 2, floor_divide(x, y))                                        \
+  F(div_trunc, 2, truncate(divide(x, y)))                                    \
+  F(copysign, 2, copy_sign(x, y != y ? 1.0f : y))                            \
   F(logaddexp, 2, log_add_exp(x, y))                                         \
   F(logaddexp2, 2, log_add_exp2(x, y))                                       \
   F(xlogy, 2, x_log_y(x, y))                                                 \
@@ -75,6 +81,8 @@
   F(elu_backward_result, 2, elu_backward_result(x, y, c[0], c[1], c[2]))     \
   F(hardsigmoid_backward, 2, hardsigmoid_backward(x, y))                     \
   F(hardswish_backward, 2, hardswish_backward(x, y))                         \
+  F(hardtanh_backward, 2, hardtanh_backward(x, y, c[0], c[1]))               \
+  F(shrink_backward, 2, shrink_backward(x, y, c[0]))                         \
   F(logit_backward, 2, logit_backward(x, y, c[0], c[1], c[2]))               \
   F(lerp_scalar, 2, lerp(x, y, c[0]))                                        \
   F(mse, 2, squared_error(x, y))                                             \

@@ -76,10 +76,15 @@ ES_STUB(sqrt_stub, [](auto& iter) {
   })
 
 ES_OR_INTEGRAL(clamp_stub, clamp_tensor);
+ES_OR_INTEGRAL(copysign_stub, copysign);
+ES_OR_INTEGRAL(div_floor_stub, div_floor);
+ES_OR_INTEGRAL(div_trunc_stub, div_trunc);
 ES_OR_INTEGRAL(fmax_stub, fmax);
 ES_OR_INTEGRAL(fmin_stub, fmin);
+ES_OR_INTEGRAL(fmod_stub, fmod);
 ES_OR_INTEGRAL(maximum_stub, maximum);
 ES_OR_INTEGRAL(minimum_stub, minimum);
+ES_OR_INTEGRAL(remainder_stub, remainder);
 
 ES_STUB(clamp_scalar_stub, [](auto& iter, const c10::Scalar& low, const c10::Scalar& high) {
   if (is_integral(iter)) return original(at::native::clamp_scalar_stub)(iter, low, high);

@@ -43,6 +43,16 @@ ES_STUB(softplus_backward_stub, [](auto& iter, const Scalar& beta, const Scalar&
   run(iter, Point::softplus_backward, "softplus_backward", {number(beta), number(threshold)});
 });
 
+ES_STUB(hardtanh_backward_stub, [](auto& iter, const Scalar& low, const Scalar& high) {
+  run(iter, Point::hardtanh_backward, "hardtanh_backward", {number(low), number(high)});
+});
+ES_STUB(softshrink_stub, [](auto& iter, const Scalar& size) {
+  run(iter, Point::softshrink, "softshrink", {number(size)});
+});
+ES_STUB(shrink_backward_stub, [](auto& iter, const Scalar& size) {
+  run(iter, Point::shrink_backward, "hardshrink_backward", {number(size)});
+});
+
 Numbers elu_numbers(const Scalar& alpha, const Scalar& scale, const Scalar& input_scale) {
   return {number(alpha) * number(scale), number(scale), number(input_scale)};
 }
