@@ -99,36 +99,59 @@ static void thin_rows(const LeftMatrix<T>& left, const RightMatrix<T>& right, co
   }
 }
 
-// Chunks of an inner product, kChains of them at a time: each chain waits for itself, not for the others.
-template <int kChains, class T>
-ES_FN void inner_chunks(float* sum, const T* a, int64_t a_step, const T* b, int64_t b_step, int64_t length) {
-  float chain[kChains] = {};
-  for (int64_t k = 0; k < length; ++k)
+// kChains chains of an inner product, which lie a chunk apart, from `begin` to `end` of k: each of them waits for itself,
+// not for the others.
+template <int kChains, class A, class B>
+ES_FN void inner_chains(float* sum, A a, B b, int64_t begin, int64_t end) {
+  float chain[kChains];
+  for (int c = 0; c < kChains; ++c) chain[c] = sum[c];
+  for (int64_t k = begin; k < end; ++k)
 #pragma GCC unroll 8
-    for (int c = 0; c < kChains; ++c)
-      chain[c] = fma(widen(a[(c * kChunk + k) * a_step]), widen(b[(c * kChunk + k) * b_step]), chain[c]);
+    for (int c = 0; c < kChains; ++c) chain[c] = fma(a(c * kChunk + k), b(c * kChunk + k), chain[c]);
   for (int c = 0; c < kChains; ++c) sum[c] = chain[c];
+}
+
+// As many chunks, of which the last one is of length `last`.
+template <int kChains, class A, class B>
+ES_FN void inner_chunks(PairwiseSum<float>& total, A a, B b, int64_t last) {
+  float sum[kChains] = {};
+  inner_chains<kChains>(sum, a, b, 0, last);
+  if constexpr (kChains > 1) inner_chains<kChains - 1>(sum, a, b, last, kChunk);
+  for (int c = 0; c < kChains; ++c) total.add(sum[c]);
+}
+
+template <class A, class B>
+ES_FN float inner_sum(A a, B b, int64_t length) {
+  PairwiseSum<float> total;
+  for (int64_t start = 0; start < length;) {
+    const int64_t rest = length - start, chunks = pieces(rest, kChunk);
+    const int count = chunks >= 8 ? 8 : chunks >= 4 ? 4 : chunks >= 2 ? 2 : 1;
+    const int64_t end = (count - 1) * kChunk, last = rest - end < kChunk ? rest - end : kChunk;
+    const auto x = [&](int64_t k) { return a(start + k); };
+    const auto y = [&](int64_t k) { return b(start + k); };
+    if (count == 8)
+      inner_chunks<8>(total, x, y, last);
+    else if (count == 4)
+      inner_chunks<4>(total, x, y, last);
+    else if (count == 2)
+      inner_chunks<2>(total, x, y, last);
+    else
+      inner_chunks<1>(total, x, y, last);
+    start += count * kChunk;
+  }
+  return total.result();
 }
 
 template <class T, class Sink>
 static void inner_product(const T* a, int64_t a_step, const T* b, int64_t b_step, const Sink& sink, Range chunks, int64_t k) {
-  PairwiseSum<float> total;
-  for (int64_t chunk = chunks.begin; chunk < chunks.end;) {
-    const int64_t start = chunk * kChunk, whole = (k - start) / kChunk, rest = chunks.end - chunk;
-    const T *x = a + start * a_step, *y = b + start * b_step;
-    float sum[8];
-    const int count = whole >= 8 && rest >= 8 ? 8 : whole >= 4 && rest >= 4 ? 4 : 1;
-    if (count == 8)
-      inner_chunks<8>(sum, x, a_step, y, b_step, kChunk);
-    else if (count == 4)
-      inner_chunks<4>(sum, x, a_step, y, b_step, kChunk);
-    else
-      inner_chunks<1>(sum, x, a_step, y, b_step, whole ? kChunk : k - start);
-    for (int c = 0; c < count; ++c) total.add(sum[c]);
-    chunk += count;
-  }
-  const float result = total.result();
-  sink.finish(&result, 0, 1, 0, 1);
+  const int64_t start = chunks.begin * kChunk, end = chunks.end * kChunk, length = (end < k ? end : k) - start;
+  a += start * a_step, b += start * b_step;
+  float sum;
+  if (a_step == 1 && b_step == 1)
+    sum = inner_sum([=](int64_t i) { return widen(a[i]); }, [=](int64_t i) { return widen(b[i]); }, length);
+  else
+    sum = inner_sum([=](int64_t i) { return widen(a[i * a_step]); }, [=](int64_t i) { return widen(b[i * b_step]); }, length);
+  sink.finish(&sum, 0, 1, 0, 1);
 }
 
 // Whether `thin` is the way for a product of `m` rows.

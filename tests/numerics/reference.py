@@ -44,7 +44,7 @@ def contract(a, b):
             chain = fma(a[..., :, k, None], b[..., None, k, :], chain)
         chunks.append(chain)
     with np.errstate(all="ignore"):
-        return pairwise(chunks) + np.zeros(shape, np.float32) if chunks else np.zeros(shape, np.float32)
+        return pairwise(chunks) if chunks else np.zeros(shape, np.float32)
 
 
 def reduce(x, step=lambda total, x: total + x):
