@@ -1,0 +1,143 @@
+// Copies of matrices as the panels of gemm_kernel.h, from any strides and types.
+#pragma once
+
+#include "../exact/half.h"
+#include "gemm_kernel.h"
+
+ES_NAMESPACE {
+
+template <class T>
+ES_FN vfloat load_widened(const T* from) {
+  T x[kWidth];
+  memcpy(x, from, sizeof(x));
+  vfloat wide;
+  for (int i = 0; i < kWidth; ++i) wide[i] = widen(x[i]);
+  return wide;
+}
+ES_FN vfloat load_widened(const float* from) { return load(from); }
+#if defined(__AVX512F__)
+ES_FN vfloat load_widened(const bf16* from) {
+  __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)from));
+  return (vfloat)_mm512_slli_epi32(wide, 16);
+}
+ES_FN vfloat load_widened(const fp16* from) {
+  return (vfloat)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)from));
+}
+#elif defined(__AVX2__)
+ES_FN vfloat load_widened(const bf16* from) {
+  __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)from));
+  return (vfloat)_mm256_slli_epi32(wide, 16);
+}
+ES_FN vfloat load_widened(const fp16* from) { return (vfloat)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)from)); }
+#endif
+
+// The first `count`; the others are +0.
+template <class T>
+ES_FN vfloat load_some_widened(const T* from, int64_t count) {
+  T x[kWidth] = {};
+  for (int64_t i = 0; i < count; ++i) x[i] = from[i];
+  return load_widened(x);
+}
+ES_FN vfloat load_some_widened(const float* from, int64_t count) { return load_some(from, count); }
+
+#if defined(__AVX512F__)
+#define ES_LOW 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define ES_HIGH 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#elif defined(__AVX2__)
+#define ES_LOW 0, 8, 1, 9, 2, 10, 3, 11
+#define ES_HIGH 4, 12, 5, 13, 6, 14, 7, 15
+#else
+#define ES_LOW 0, 4, 1, 5
+#define ES_HIGH 2, 6, 3, 7
+#endif
+
+// A square of registers: interleaving row i with row i + kWidth / 2, log2(kWidth) times.
+ES_FN void transpose(vfloat (&x)[kWidth]) {
+#pragma GCC unroll 4
+  for (int round = 1; round < kWidth; round *= 2) {
+    vfloat y[kWidth];
+#pragma GCC unroll 16
+    for (int i = 0; i < kWidth / 2; ++i) {
+      y[2 * i] = __builtin_shufflevector(x[i], x[i + kWidth / 2], ES_LOW);
+      y[2 * i + 1] = __builtin_shufflevector(x[i], x[i + kWidth / 2], ES_HIGH);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < kWidth; ++i) x[i] = y[i];
+  }
+}
+#undef ES_LOW
+#undef ES_HIGH
+
+// Floats that may be written beyond a panel's end.
+constexpr int64_t kSlack = kWidth;
+
+// panel[k * width + i] = from[i * along + k * across] for i < count, +0 for i in count .. width, k < length. Whole
+// vectors are stored, and what goes beyond a row is overwritten by the next one; see kSlack.
+template <class T>
+static void pack(float* panel, const T* from, int64_t along, int64_t across, int64_t count, int64_t width,
+                 int64_t length) {
+  const int64_t tail = (count - 1) % kWidth + 1, last = count - tail;
+  if (along == 1) {
+    for (int64_t k = 0; k < length; ++k, panel += width, from += across) {
+      for (int64_t i = 0; i < last; i += kWidth) store(panel + i, load_widened(from + i));
+      store(panel + last, tail == kWidth ? load_widened(from + last) : load_some_widened(from + last, tail));
+    }
+  } else if (across == 1) {
+    for (int64_t k = 0; k < length; k += kWidth) {
+      const int64_t rows = length - k < kWidth ? length - k : kWidth;
+      for (int64_t i = last; i >= 0; i -= kWidth) {
+        const int64_t columns = i == last ? tail : kWidth;
+        const T* corner = from + i * along + k;
+        vfloat x[kWidth];
+        if (rows == kWidth && columns == kWidth) {
+#pragma GCC unroll 16
+          for (int t = 0; t < kWidth; ++t) x[t] = load_widened(corner + t * along);
+        } else {
+          for (int t = 0; t < kWidth; ++t)
+            x[t] = t >= columns      ? vfloat{}
+                   : rows == kWidth ? load_widened(corner + t * along)
+                                    : load_some_widened(corner + t * along, rows);
+        }
+        transpose(x);
+        float* to = panel + k * width + i;
+        if (rows == kWidth) {
+#pragma GCC unroll 16
+          for (int t = 0; t < kWidth; ++t) store(to + t * width, x[t]);
+        } else {
+          for (int t = 0; t < rows; ++t) store(to + t * width, x[t]);
+        }
+      }
+    }
+  } else {
+    for (int64_t k = 0; k < length; ++k, panel += width, from += across) {
+      for (int64_t i = 0; i < count; ++i) panel[i] = widen(from[i * along]);
+      for (int64_t i = count; i < width; ++i) panel[i] = 0;
+    }
+  }
+}
+
+// The packers of `blocks` (gemm_block.h) for matrices in memory. Along contiguous rows a few k of all panels are packed
+// before the next ones, so that cache lines are read from end to end.
+constexpr int64_t kStepAcross = 32;
+
+template <class T>
+struct LeftMatrix {
+  const T* data;
+  int64_t row, column;
+  int64_t k_step() const { return row == 1 ? kStepAcross : kChunk; }
+  void pack_rows(float* panel, int64_t first, int64_t rows, int64_t k, int64_t length) const {
+    pack(panel, data + first * row + k * column, row, column, rows, rows, length);
+  }
+};
+template <class T>
+struct RightMatrix {
+  const T* data;
+  int64_t row, column;
+  int64_t k_step() const { return column == 1 ? kStepAcross : kChunk; }
+  void pack_columns(float* panel, int64_t first, int64_t columns, int64_t k, int64_t length) const {
+    pack(panel, data + first * column + k * row, column, row, columns, padded(columns), length);
+  }
+};
+
+}
+ES_NAMESPACE_END
