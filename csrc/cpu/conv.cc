@@ -21,7 +21,17 @@ static void backward_bias(const ConvShape& s, const Volume& dy, float* db) {
   });
 }
 
-static const Conv kTable = {gather_forward, gather_backward, weight_gradient, backward_bias};
+static void forward(const ConvShape& s, const Volume& x, const Volume& w, const float* bias, const Volume& y) {
+  (is_depthwise(s) ? depthwise_forward : gather_forward)(s, x, w, bias, y);
+}
+static void backward_data(const ConvShape& s, const Volume& dy, const Volume& w, const float* bias, const Volume& dx) {
+  (is_depthwise(s) ? depthwise_backward : gather_backward)(s, dy, w, bias, dx);
+}
+static void backward_weight(const ConvShape& s, const Volume& x, const Volume& dy, const Volume& dw) {
+  (is_depthwise(s) ? depthwise_weight : weight_gradient)(s, x, dy, dw);
+}
+
+static const Conv kTable = {forward, backward_data, backward_weight, backward_bias};
 
 }
 ES_NAMESPACE_END

@@ -95,6 +95,30 @@ struct Patches {
   }
 };
 
+// Weights by parts of so many rows, in each of which k is outermost: parts are written, and panels copied from them, in
+// the order in which they lie in memory.
+constexpr int64_t kPart = 16;
+static_assert(kPart >= kRows && kPart % kWidth == 0);
+
+struct TurnedWeights {
+  const float* data;  // [part][k][kPart]
+  int64_t k_size;
+
+  int64_t k_step() const { return kChunk; }
+  void pack_rows(float* panel, int64_t first, int64_t rows, int64_t k, int64_t length) const {
+    const int64_t shift = first % kPart, here = kPart - shift < rows ? kPart - shift : rows;
+    const float* low = data + (first / kPart * k_size + k) * kPart + shift;
+    const float* high = here < rows ? low + k_size * kPart - shift : low;
+    const int64_t jump = here < rows ? here : 0;
+    // Whole vectors are written: what is too much is overwritten by what comes next.
+    for (; length > 0; --length, panel += rows, low += kPart, high += kPart) {
+      for (int64_t i = 0; i < here; i += kWidth) store(panel + i, load(low + i));
+      if (jump)
+        for (int64_t i = jump; i < rows; i += kWidth) store(panel + i, load(high + i - jump));
+    }
+  }
+};
+
 template <class T>
 ES_FN void write_strided(T* to, int64_t step, const float* sums, int64_t sums_step, int64_t count, float bias, bool add) {
   for (int64_t i = 0; i < count; ++i) to[i * step] = narrow<T>(add ? sums[i * sums_step] + bias : sums[i * sums_step]);
@@ -171,9 +195,8 @@ struct Pixels {
 // One product for each group.
 struct Gather {
   Grid grid;
-  int64_t groups, rows, k;       // of one group
-  const float* weights;          // [group][k][width], width >= rows
-  int64_t width;
+  int64_t groups, rows, k;  // of one group
+  const float* weights;    // TurnedWeights of a group after the other
   const float* image;
   int64_t image_group;
   bool has_slack;
@@ -196,7 +219,7 @@ struct Gather {
         const int64_t split = begin / all, group = begin % all / tiles, first = begin % tiles;
         const int64_t last = first + end - begin < tiles ? first + end - begin : tiles;
         begin += last - first;
-        LeftMatrix<float> left{weights + group * k * width, 1, width};
+        const TurnedWeights left{weights + group * divide_up(rows, kPart) * kPart * k, k};
         Patches right{grid, image + group * image_group, offset, has_slack};
         Volume to = out;
         const int64_t shift = group * rows * out.stride[1];
@@ -210,7 +233,7 @@ struct Gather {
 };
 
 void gather_forward(const ConvShape& s, const Volume& x, const Volume& w, const float* bias, const Volume& y) {
-  Window windows[3] = {forward_window(s, 0), forward_window(s, 1), forward_window(s, 2)};
+  const Window windows[3] = {forward_window(s, 0), forward_window(s, 1), forward_window(s, 2)};
   const int64_t taps = s.kernel[0] * s.kernel[1] * s.kernel[2], k = s.in_channels * taps;
   Image image(x, windows, s.batch, s.groups * s.in_channels);
 
@@ -224,17 +247,15 @@ void gather_forward(const ConvShape& s, const Volume& x, const Volume& w, const 
         for (int64_t t = 0; t < s.kernel[2]; ++t)
           offset[at++] = c * image.channel + windows[0].tap(d) * slot[0] + windows[1].tap(h) * slot[1] + windows[2].tap(t);
 
-  // k outermost: panels of weights are copied from it again and again.
-  const int64_t width = padded(s.out_channels);
-  Scratch turned(s.groups * k * width);
+  const int64_t parts = divide_up(s.out_channels, kPart);
+  Scratch turned(s.groups * parts * kPart * k);
   const bool dense = w.element == Element::f32 && w.stride[4] == 1 && w.stride[3] == s.kernel[2] &&
                      w.stride[2] == s.kernel[1] * s.kernel[2] && w.stride[1] == taps;
-  const int64_t parts = width / kWidth;
-  parallel_for(s.groups * parts, divide_up(1 << 14, k * kWidth + 1), [&](int64_t begin, int64_t end) {
-    Scratch lines(dense ? 0 : kWidth * k);
+  parallel_for(k > 0 ? s.groups * parts : 0, divide_up(1 << 14, k * kPart + 1), [&](int64_t begin, int64_t end) {
+    Scratch lines(dense ? 0 : kPart * k);
     for (int64_t part = begin; part < end; ++part) {
-      const int64_t group = part / parts, row = part % parts * kWidth;
-      const int64_t rows = s.out_channels - row < kWidth ? s.out_channels - row : kWidth;
+      const int64_t group = part / parts, row = part % parts * kPart;
+      const int64_t rows = s.out_channels - row < kPart ? s.out_channels - row : kPart;
       const int64_t first = (group * s.out_channels + row) * w.stride[0];
       if (!dense)
         for (int64_t r = 0; r < rows; ++r) {
@@ -242,12 +263,11 @@ void gather_forward(const ConvShape& s, const Volume& x, const Volume& w, const 
           for (int64_t c = 0; c < s.in_channels; ++c)
             for (int64_t d = 0; d < s.kernel[0]; ++d)
               for (int64_t h = 0; h < s.kernel[1]; ++h, to += s.kernel[2])
-                read_run(w, first + r * w.stride[0] + c * w.stride[1] + d * w.stride[2] + h * w.stride[3], w.stride[4], to,
-                         s.kernel[2]);
+                read_run(w, first + r * w.stride[0] + c * w.stride[1] + d * w.stride[2] + h * w.stride[3], w.stride[4],
+                         to, s.kernel[2]);
         }
-      if (k > 0)
-        pack(turned.data() + group * k * width + row, dense ? (const float*)w.data + first : lines.data(),
-             dense ? w.stride[0] : k, 1, rows, width, k);
+      pack(turned.data() + part * kPart * k, dense ? (const float*)w.data + first : lines.data(),
+           dense ? w.stride[0] : k, 1, rows, kPart, k);
     }
   });
 
@@ -255,44 +275,29 @@ void gather_forward(const ConvShape& s, const Volume& x, const Volume& w, const 
   gather.grid = {s.batch, {s.out[0], s.out[1], s.out[2]}, image.batch, {image.step[0], image.step[1], 1}, y.stride[0],
                  {y.stride[2], y.stride[3], y.stride[4]}};
   gather.groups = s.groups, gather.rows = s.out_channels, gather.k = k;
-  gather.weights = turned.data(), gather.width = width;
+  gather.weights = turned.data();
   gather.image = image.data, gather.image_group = s.in_channels * image.channel, gather.has_slack = image.has_slack();
   gather.offset = offset, gather.out = y, gather.bias = bias;
   gather.run();
 }
 
 void gather_backward(const ConvShape& s, const Volume& dy, const Volume& w, const float* bias, const Volume& dx) {
-  // Position r + stride * j meets tap t at the output j + (r + padding - t * dilation) / stride.
-  Window windows[3];
-  for (int d = 0; d < 3; ++d) {
-    int64_t low = 0, high = 0;
-    for (int64_t r = 0; r < s.stride[d] && r < s.in[d]; ++r) {
-      const Taps taps = taps_of(s.kernel[d], s.stride[d], s.padding[d], s.dilation[d], r);
-      const int64_t count = divide_up(s.in[d] - r, s.stride[d]);
-      for (int64_t t = taps.first, i = 0; i < taps.count; ++i, t += taps.step) {
-        const int64_t shift = (r + s.padding[d] - t * s.dilation[d]) / s.stride[d];
-        if (-shift > low) low = -shift;
-        if (count + shift > high) high = count + shift;
-      }
-    }
-    windows[d] = {s.out[d], low, 1, 1, 1, low + high};
-  }
+  const Window windows[3] = {backward_window(s, 0), backward_window(s, 1), backward_window(s, 2)};
   Image image(dy, windows, s.batch, s.groups * s.out_channels);
-  const int64_t most = s.out_channels * s.kernel[0] * s.kernel[1] * s.kernel[2], width = padded(s.in_channels);
-  Scratch offsets(2 * most), turned(s.groups * most * width);
+  const int64_t most = s.out_channels * s.kernel[0] * s.kernel[1] * s.kernel[2], parts = divide_up(s.in_channels, kPart);
+  Scratch offsets(2 * most), turned(s.groups * most * parts * kPart);
   int64_t* offset = offsets.as<int64_t>();
 
   Gather gather{};
   gather.groups = s.groups, gather.rows = s.in_channels;
-  gather.weights = turned.data(), gather.width = width;
+  gather.weights = turned.data();
   gather.image = image.data, gather.image_group = s.out_channels * image.channel, gather.has_slack = image.has_slack();
   gather.offset = offset, gather.bias = bias;
   int64_t r[3];
   for (r[0] = 0; r[0] < s.stride[0] && r[0] < s.in[0]; ++r[0])
     for (r[1] = 0; r[1] < s.stride[1] && r[1] < s.in[1]; ++r[1])
       for (r[2] = 0; r[2] < s.stride[2] && r[2] < s.in[2]; ++r[2]) {
-        Taps taps[3];
-        for (int d = 0; d < 3; ++d) taps[d] = taps_of(s.kernel[d], s.stride[d], s.padding[d], s.dilation[d], r[d]);
+        const Taps taps[3] = {taps_at(s, 0, r[0]), taps_at(s, 1, r[1]), taps_at(s, 2, r[2])};
         const int64_t volume = taps[0].count * taps[1].count * taps[2].count;
         auto each_tap = [&](auto f) {
           int64_t t[3];
@@ -308,23 +313,25 @@ void gather_backward(const ConvShape& s, const Volume& dy, const Volume& w, cons
         for (int64_t c = 0; c < s.out_channels; ++c)
           each_tap([&](const int64_t* t) {
             int64_t place = c * image.channel;
-            for (int d = 0; d < 3; ++d) {
-              const int64_t shift = (r[d] + s.padding[d] - t[d] * s.dilation[d]) / s.stride[d];
-              place += (shift + windows[d].low) * (d < 2 ? image.step[d] : 1);
-            }
+            for (int d = 0; d < 3; ++d)
+              place += (backward_shift(s, d, r[d], t[d]) + windows[d].low) * (d < 2 ? image.step[d] : 1);
             offset[at++] = place;
           });
-        parallel_for(s.groups * s.out_channels, divide_up(1 << 14, volume * width + 1), [&](int64_t begin, int64_t end) {
-          for (int64_t c = begin; c < end; ++c) {
-            float* to = turned.data() + c * volume * width;  // k is dense within a group, and groups follow
-            each_tap([&](const int64_t* t) {
-              const int64_t tap = t[0] * w.stride[2] + t[1] * w.stride[3] + t[2] * w.stride[4];
-              read_run(w, c * w.stride[0] + tap, w.stride[1], to, s.in_channels);
-              to += width;
-            });
+        const int64_t k = s.out_channels * volume;
+        parallel_for(s.groups * parts, divide_up(1 << 14, k * kPart + 1), [&](int64_t begin, int64_t end) {
+          for (int64_t part = begin; part < end; ++part) {
+            const int64_t group = part / parts, row = part % parts * kPart;
+            const int64_t rows = s.in_channels - row < kPart ? s.in_channels - row : kPart;
+            float* to = turned.data() + part * kPart * k;
+            for (int64_t c = 0; c < s.out_channels; ++c)
+              each_tap([&](const int64_t* t) {
+                read_run(w, (group * s.out_channels + c) * w.stride[0] + row * w.stride[1] + t[0] * w.stride[2] +
+                                t[1] * w.stride[3] + t[2] * w.stride[4], w.stride[1], to, rows);
+                to += kPart;
+              });
           }
         });
-        gather.k = s.out_channels * volume;
+        gather.k = k;
         gather.grid = {s.batch, {}, image.batch, {image.step[0], image.step[1], 1}, dx.stride[0], {}};
         gather.out = dx;
         int64_t begin = 0;

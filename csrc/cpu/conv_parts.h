@@ -11,5 +11,11 @@ void gather_forward(const ConvShape&, const Volume& x, const Volume& w, const fl
 void gather_backward(const ConvShape&, const Volume& dy, const Volume& w, const float* bias, const Volume& dx);
 void weight_gradient(const ConvShape&, const Volume& x, const Volume& dy, const Volume& dw);
 
+// One channel in, one out, few taps.
+bool is_depthwise(const ConvShape&);
+void depthwise_forward(const ConvShape&, const Volume& x, const Volume& w, const float* bias, const Volume& y);
+void depthwise_backward(const ConvShape&, const Volume& dy, const Volume& w, const float* bias, const Volume& dx);
+void depthwise_weight(const ConvShape&, const Volume& x, const Volume& dy, const Volume& dw);
+
 }
 ES_NAMESPACE_END

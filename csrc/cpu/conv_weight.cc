@@ -181,10 +181,10 @@ class ChannelsLast {
     const int64_t pixel = apart[2] * x.stride[4];
     at += (first * apart[2] - s.padding[2]) * x.stride[4];
     to += first * channels_;
-    if (x.element == Element::f32) {
-      const int64_t count = last - first;
-      if (count > 0) pack(to, (const float*)x.data + at, x.stride[1], pixel, channels_, channels_, count);
-      return;
+    if (x.element == Element::f32 && last - first > 1) {  // `pack` writes too much, which the next pixel mends
+      const int64_t count = last - first - 1;
+      pack(to, (const float*)x.data + at, x.stride[1], pixel, channels_, channels_, count);
+      at += count * pixel, to += count * channels_, first += count;
     }
     for (int64_t i = first; i < last; ++i, at += pixel, to += channels_) read_run(x, at, x.stride[1], to, channels_);
   }
@@ -200,14 +200,9 @@ void weight_gradient(const ConvShape& s, const Volume& x, const Volume& dy, cons
                     (s.out[0] == 1 || dy.stride[2] == s.out[1] * s.out[2] * dy.stride[4]);
   const Window whole[3] = {{s.out[0], 0, 1, 1, 1, s.out[0]}, {s.out[1], 0, 1, 1, 1, s.out[1]}, {s.out[2], 0, 1, 1, 1, s.out[2]}};
   const int64_t channels = s.groups * s.out_channels;
-  Scratch copy(even ? 0 : s.batch * channels * pixels);
-  if (!even)
-    parallel_for(s.batch * channels, divide_up(1 << 14, pixels + 1), [&](int64_t begin, int64_t end) {
-      for (int64_t at = begin; at < end; ++at)
-        fill_plane(dy, at / channels * dy.stride[0] + at % channels * dy.stride[1], whole, copy.data() + at * pixels);
-    });
+  const Image copy(dy, whole, even ? 0 : s.batch, channels, true);
   const Plane left = even ? Plane{(const float*)dy.data, dy.stride[0], dy.stride[1], dy.stride[4], pixels}
-                          : Plane{copy.data(), channels * pixels, pixels, 1, pixels};
+                          : Plane{copy.data, copy.batch, copy.channel, 1, pixels};
 
   auto place_of = [&](int64_t tap, int64_t channel) {
     const int64_t t[3] = {tap / (s.kernel[1] * s.kernel[2]), tap / s.kernel[2] % s.kernel[1], tap % s.kernel[2]};
