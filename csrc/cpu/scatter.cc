@@ -29,24 +29,33 @@ static void rows_part(const Rows& r, int64_t first, int64_t end, int64_t left, i
   }
 }
 
-// Threads share the columns where there are many, else the places: each goes through all positions.
+// Threads share the batches or the columns where there are many, else the places: each goes through all positions.
+// part(batch, first place, last, first column, last).
 template <class Part>
-static void share(int64_t count, int64_t width, int64_t places, int64_t least, Part part) {
-  int64_t threads = count * width < kGrain || width == 1 ? 1 : parallel_width();
-  if (threads > 1 && width >= least * threads)
-    parallel_for((width + least - 1) / least, 1, [&](int64_t begin, int64_t end) {
-      part(int64_t(0), places, begin * least, end * least < width ? end * least : width);
+static void share(int64_t batches, int64_t count, int64_t width, int64_t places, int64_t least, Part part) {
+  int64_t threads = batches * count * width < kGrain ? 1 : parallel_width();
+  if (batches > 1)
+    return parallel_for(batches, (batches + threads - 1) / threads, [&](int64_t begin, int64_t end) {
+      for (int64_t batch = begin; batch < end; ++batch) part(batch, int64_t(0), places, int64_t(0), width);
     });
-  else
-    parallel_for(places, (places + threads - 1) / threads,
-                 [&](int64_t begin, int64_t end) { part(begin, end, int64_t(0), width); });
+  if (threads > 1 && width >= least * threads)
+    return parallel_for((width + least - 1) / least, 1, [&](int64_t begin, int64_t end) {
+      part(int64_t(0), int64_t(0), places, begin * least, end * least < width ? end * least : width);
+    });
+  if (width == 1) threads = 1;
+  parallel_for(places, (places + threads - 1) / threads,
+               [&](int64_t begin, int64_t end) { part(int64_t(0), begin, end, int64_t(0), width); });
 }
 
 template <Combine how, bool scaled = false>
 static void rows_as(const Rows& r) {
-  share(r.count, r.width, r.places, 16, [&](int64_t first, int64_t end, int64_t left, int64_t right) {
-    rows_part<how, scaled>(r, first, end, left, right);
-  });
+  share(r.batches, r.count, r.width, r.places, 16,
+        [&](int64_t batch, int64_t first, int64_t end, int64_t left, int64_t right) {
+          Rows part = r;
+          part.out += batch * r.places * r.width;
+          part.from += r.source ? 0 : batch * r.count * r.width;
+          rows_part<how, scaled>(part, first, end, left, right);
+        });
 }
 
 static void rows(const Rows& r, int how) {
@@ -63,10 +72,19 @@ static void rows(const Rows& r, int how) {
   }
 }
 
-static void assign(int64_t count, int64_t width, int64_t places, const int64_t* to, const char* from, char* out) {
-  share(count, width, places, 64, [&](int64_t first, int64_t end, int64_t left, int64_t right) {
+static void assign(int64_t batches, int64_t count, int64_t width, int64_t places, const int64_t* to, const char* from,
+                   char* out) {
+  share(batches, count, width, places, 64, [&](int64_t batch, int64_t first, int64_t end, int64_t left, int64_t right) {
+    const char* source = from + batch * count * width + left;
+    char* target = out + batch * places * width + left;
+    size_t bytes = (size_t)(right - left);
+    if (bytes == 4) {
+      for (int64_t p = 0; p < count; ++p)
+        if (to[p] >= first && to[p] < end) memcpy(target + to[p] * width, source + p * width, 4);
+      return;
+    }
     for (int64_t p = 0; p < count; ++p)
-      if (to[p] >= first && to[p] < end) memcpy(out + to[p] * width + left, from + p * width + left, right - left);
+      if (to[p] >= first && to[p] < end) memcpy(target + to[p] * width, source + p * width, bytes);
   });
 }
 

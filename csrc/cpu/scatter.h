@@ -7,9 +7,10 @@
 namespace es {
 
 // For each position p = 0 .. count - 1 in this order: row to[p] of `out` is combined with row source[p] of `from`.
-// Rows are `width` floats, one after the other. All rows are in range; a negative to[p] is left out.
+// Rows are `width` floats, one after the other. All rows are in range; a negative to[p] is left out. All of it again for
+// each of `batches` of `places` rows of `out` and (without `source`) `count` rows of `from`.
 struct Rows {
-  int64_t count, width, places;  // `places`: how many rows `out` has
+  int64_t batches, count, width, places;
   const int64_t* to;
   const int64_t* source;  // null: p
   const float* from;
@@ -30,8 +31,9 @@ struct Lines {
 // All use threads inside.
 struct Scatter {
   void (*rows)(const Rows&, int how);  // a Combine
-  // Row to[p] becomes row p, in this order: the last one stays. `width` in bytes.
-  void (*assign)(int64_t count, int64_t width, int64_t places, const int64_t* to, const char* from, char* out);
+  // The same for any type, `width` in bytes: row to[p] becomes row p, in this order, so the last one stays.
+  void (*assign)(int64_t batches, int64_t count, int64_t width, int64_t places, const int64_t* to, const char* from,
+                 char* out);
   void (*lines)(const Lines&, int how);
   bool (*in_range)(const int64_t* index, int64_t count, int64_t lowest, int64_t end);
 };

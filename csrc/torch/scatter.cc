@@ -48,7 +48,7 @@ void scatter_into(const at::Tensor& out, int64_t dim, const at::Tensor& where, c
       if (d != dim) to = to.narrow(d, 0, 1);
     to = as_index(to);
     check_range(to, 0, places, "scatter");
-    return scatter().rows({length, inner, places, to.const_data_ptr<int64_t>(), nullptr, data, nullptr, working.data()},
+    return scatter().rows({1, length, inner, places, to.const_data_ptr<int64_t>(), nullptr, data, nullptr, working.data()},
                           (int)how);
   }
   index = as_index(index);

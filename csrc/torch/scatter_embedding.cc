@@ -31,7 +31,7 @@ at::Tensor embedding_dense_backward(const at::Tensor& grad, const at::Tensor& in
   at::Tensor out = at::zeros({rows, width}, grad.options().dtype(at::kFloat)), values = as_floats(grad);
   if (scale_by_frequency) factor = inverse_counts(index, rows);
   at::Tensor to = without(index, padding);
-  scatter().rows({to.numel(), width, rows, to.const_data_ptr<int64_t>(), nullptr, values.const_data_ptr<float>(),
+  scatter().rows({1, to.numel(), width, rows, to.const_data_ptr<int64_t>(), nullptr, values.const_data_ptr<float>(),
                   factor.defined() ? factor.const_data_ptr<float>() : nullptr, out.mutable_data_ptr<float>()},
                  (int)Combine::add);
   return out.to(grad.scalar_type());

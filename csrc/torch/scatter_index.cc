@@ -2,6 +2,7 @@
 #include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/native/IndexingUtils.h>
+#include <ATen/native/TensorAdvancedIndexingUtils.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
 
@@ -28,22 +29,26 @@ at::Tensor places_of(const at::Tensor& self, const std::vector<at::Tensor>& indi
   return to;
 }
 
-// Row to[p] of `target` becomes row p of `source`, whatever their type: the last one stays.
-void assign(const at::Tensor& target, const at::Tensor& to, const at::Tensor& source, int64_t places) {
-  at::Tensor out = target.contiguous();
-  int64_t width = places ? out.numel() / places * out.element_size() : 0;
-  scatter().assign(to.numel(), width, places, to.const_data_ptr<int64_t>(), (const char*)source.const_data_ptr(),
-                   (char*)out.mutable_data_ptr());
+// `target` is (batches, places that `to` numbers, width), `source` (batches, numel of `to`, width); each of the three may
+// be several dimensions. What is not contiguous is worked on in a copy.
+struct Shape {
+  int64_t batches, places, width;
+};
+
+// Whatever their type: the last one stays.
+void assign(const at::Tensor& target, const at::Tensor& to, const at::Tensor& source, Shape s) {
+  at::Tensor out = target.contiguous(), values = source.contiguous();
+  scatter().assign(s.batches, to.numel(), s.width * out.element_size(), s.places, to.const_data_ptr<int64_t>(),
+                   (const char*)values.const_data_ptr(), (char*)out.mutable_data_ptr());
   if (!out.is_same(target)) target.copy_(out);
 }
 
-// target's first dimensions, `places` in all, are what `to` numbers; source: (numel of to, the others).
-void add(const at::Tensor& target, const at::Tensor& to, const at::Tensor& source, int64_t places, const float* scale) {
-  int64_t width = places ? target.numel() / places : 0;
+void add(const at::Tensor& target, const at::Tensor& to, const at::Tensor& source, Shape s,
+         const float* scale = nullptr) {
   at::Tensor values = as_floats(source);
   Working out(target);
-  scatter().rows({to.numel(), width, places, to.const_data_ptr<int64_t>(), nullptr, values.const_data_ptr<float>(), scale,
-                  out.data()},
+  scatter().rows({s.batches, to.numel(), s.width, s.places, to.const_data_ptr<int64_t>(), nullptr,
+                  values.const_data_ptr<float>(), scale, out.data()},
                  (int)Combine::add);
 }
 
@@ -61,6 +66,9 @@ at::Tensor& index_put(at::Tensor& self, const c10::List<std::optional<at::Tensor
               " for the destination and ", values.scalar_type(), " for the source.");
   at::assert_no_internal_overlap(self);
   at::native::checkIndexTensorTypes(given, /*allow_int=*/true);
+  if (!accumulate)
+    if (auto [one, mask] = at::native::canDispatchToMaskedFill(self, given, values); one)
+      return self.masked_fill_(mask, values.item());
   std::vector<at::Tensor> indices = at::expand_outplace(at::native::expandTensors(self, given));
   indices.resize(self.dim());
   at::Tensor turned = self;
@@ -70,25 +78,21 @@ at::Tensor& index_put(at::Tensor& self, const c10::List<std::optional<at::Tensor
   if (first == (int64_t)indices.size()) return self.copy_(values);
   while (first + count < (int64_t)indices.size() && indices[first + count].defined()) ++count;
   std::vector<at::Tensor> used(indices.begin() + first, indices.begin() + first + count);
-  int64_t depth = used[0].dim(), places = 1;
-  std::vector<int64_t> shape, order, value_order;  // of the values; self's and the values' with what is indexed first
-  for (int64_t d = 0; d < first; ++d) shape.push_back(turned.size(d));
-  for (int64_t d = 0; d < depth; ++d) shape.push_back(used[0].size(d));
-  for (int64_t d = first + count; d < turned.dim(); ++d) shape.push_back(turned.size(d));
-  for (int64_t d = 0; d < count; ++d) order.push_back(first + d), places *= turned.size(first + d);
-  for (int64_t d = 0; d < depth; ++d) value_order.push_back(first + d);
-  for (int64_t d = 0; d < first; ++d) order.push_back(d), value_order.push_back(d);
-  for (int64_t d = first + count; d < turned.dim(); ++d) order.push_back(d), value_order.push_back(d - count + depth);
+  Shape s{1, 1, 1};
+  std::vector<int64_t> shape;  // of the values
+  for (int64_t d = 0; d < first; ++d) shape.push_back(turned.size(d)), s.batches *= turned.size(d);
+  for (int64_t d = 0; d < used[0].dim(); ++d) shape.push_back(used[0].size(d));
+  for (int64_t d = 0; d < count; ++d) s.places *= turned.size(first + d);
+  for (int64_t d = first + count; d < turned.dim(); ++d) shape.push_back(turned.size(d)), s.width *= turned.size(d);
   TORCH_CHECK(at::is_expandable_to(values.sizes(), shape), "shape mismatch: value tensor of shape ", values.sizes(),
               " cannot be broadcast to indexing result of shape ", at::IntArrayRef(shape));
   at::Tensor to = places_of(turned, used, first, "index_put");
   if (to.numel() == 0 || turned.numel() == 0) return self;
-  at::Tensor source = values.is_alias_of(self) ? values.clone() : values;
-  source = source.expand(shape).permute(value_order).contiguous();
+  at::Tensor source = (values.is_alias_of(self) ? values.clone() : values).expand(shape);
   if (accumulate)
-    add(turned.permute(order), to, source, places, nullptr);
+    add(turned, to, source, s);
   else
-    assign(turned.permute(order), to, source, places);
+    assign(turned, to, source, s);
   return self;
 }
 
@@ -105,11 +109,10 @@ at::Tensor& put(at::Tensor& self, const at::Tensor& index, const at::Tensor& sou
   if (index.numel() == 0) return self;
   at::Tensor flat = self.contiguous().reshape({-1}), to = places_of(flat, {index.reshape({-1})}, 0, "put_");
   at::Tensor values = source.is_alias_of(self) ? source.clone() : source;
-  values = values.contiguous();
   if (accumulate)
-    add(flat, to, values, flat.numel(), nullptr);
+    add(flat, to, values, {1, flat.numel(), 1});
   else
-    assign(flat, to, values, flat.numel());
+    assign(flat, to, values, {1, flat.numel(), 1});
   if (!flat.is_alias_of(self)) self.copy_(flat.view(self.sizes()));
   return self;
 }
@@ -131,8 +134,9 @@ void add_rows(const at::Tensor& self, int64_t dim, const at::Tensor& index, cons
   if (values.is_alias_of(self)) values = values.clone();
   at::Tensor scale;
   if (alpha.to<double>() != 1) scale = at::full({to.numel()}, alpha, target.options().dtype(at::kFloat));
-  add(target.movedim(dim, 0), to, values.movedim(dim, 0), target.size(dim),
-      scale.defined() ? scale.const_data_ptr<float>() : nullptr);
+  Shape s{1, target.size(dim), 1};
+  for (int64_t d = 0; d < target.dim(); ++d) (d < dim ? s.batches : s.width) *= d == dim ? 1 : target.size(d);
+  add(target, to, values, s, scale.defined() ? scale.const_data_ptr<float>() : nullptr);
 }
 
 at::Tensor add_rows_to_copy(const at::Tensor& self, int64_t dim, const at::Tensor& index, const at::Tensor& source,
