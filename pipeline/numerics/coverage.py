@@ -58,7 +58,23 @@ RANDOM = frozenset(
         *("rand", "rand_like", "randint", "randint_like", "randn", "randn_like"),
     }
 )
-SCATTER: frozenset[str] = frozenset()
+SCATTER = frozenset(
+    {
+        *("embedding", "embedding_backward", "embedding_dense_backward", "index_select", "index_select_backward"),
+        *(
+            "gather",
+            "gather_backward",
+            "index",
+            "index_add",
+            "index_copy",
+            "index_put",
+            "_index_put_impl",
+            "put",
+            "take",
+        ),
+        *("scatter", "scatter_add", "scatter_reduce"),
+    }
+)
 
 RANGES = frozenset({"arange", "linspace"})
 
