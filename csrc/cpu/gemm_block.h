@@ -2,7 +2,8 @@
 // matrices in memory, convolutions give it gathers from images.
 //
 // A packer of the left side has `pack_rows(panel, first row, rows, first k, length)`, one of the right side
-// `pack_columns(panel, first column, columns, first k, length)`; both may write kSlack floats too many. A sink takes the
+// `pack_columns(panel, first column, columns, first k, length)`; both may write kSlack floats too many. `k_step()` is how
+// many k it likes at once, before the same k of the neighbouring panel: few where neighbours share cache lines. A sink takes the
 // sums: `float* direct(row, column, &out_row)` says where they can be stored as they are, or null; then
 // `finish(sums, row, rows, column, columns)` is given them, rows kColumns apart.
 #pragma once
@@ -43,16 +44,16 @@ static float* scratch(int64_t floats) {
   return memory.data;
 }
 
-// Columns of the right matrix that are packed at once: a chunk of them is to stay in the L2 cache.
+// Panels of each side that are packed at once, for one chunk: together they stay in the L2 cache.
+constexpr int64_t kLeftPanels = 8;
 #if defined(__AVX512F__)
-constexpr int64_t kBlockColumns = 12 * kColumns;
+constexpr int64_t kRightPanels = 12;
 #else
-constexpr int64_t kBlockColumns = 16 * kColumns;
+constexpr int64_t kRightPanels = 16;
 #endif
-// Rows of the left one: fewer panels than these are packed at once; more are packed one by one, for each block of columns.
-constexpr int64_t kFewPanels = 8;
-// Tiles that may be on a stack at once, for products of more than one chunk.
-constexpr int64_t kBlockRows = 64 * kRows, kManyColumns = 64 * kColumns;
+// How long a block may be in the direction that is not limited by the above, where there is more than one chunk and so a
+// stack of all its tiles.
+constexpr int64_t kManyPanels = 64;
 
 constexpr int64_t kTileFloats = kRows * kColumns;
 
@@ -82,40 +83,46 @@ struct Block {
   }
 };
 
-// The sums over the chunks `chunks` of a length of `k`, for one block of the output.
+// Packs panels `from` .. `to`, in steps of k that the packer likes.
+template <class Pack>
+ES_FN void pack_panels(int64_t from, int64_t to, int64_t k_step, int64_t length, Pack&& pack) {
+  for (int64_t k = 0; k < length; k += k_step)
+    for (int64_t p = from; p < to; ++p) pack(p, k, length - k < k_step ? length - k : k_step);
+}
+
+// The sums over the chunks `chunks` of a length of `k`, for a block of the output with few panels on at least one side.
 template <class Left, class Right, class Sink>
 static void one_block(const Left& left, const Right& right, const Sink& sink, Range rows, Range columns, Range chunks,
                       int64_t k) {
   const int64_t row_panels = pieces(rows.size(), kRows), column_panels = pieces(columns.size(), kColumns);
-  const bool few = row_panels <= kFewPanels;
   const int64_t left_panel = kRows * kChunk + kSlack, right_panel = kColumns * kChunk + kSlack;
-  const int64_t left_size = (few ? row_panels : 1) * left_panel, right_size = (few ? 1 : column_panels) * right_panel;
+  const int64_t left_panels = row_panels < kLeftPanels ? row_panels : kLeftPanels;
+  const int64_t right_panels = column_panels < kRightPanels ? column_panels : kRightPanels;
   const int64_t stack_size = stack_height(chunks.size()) * row_panels * column_panels * kTileFloats;
-  float* a = scratch(left_size + right_size + stack_size);
-  float* b = a + left_size;
-  const Block<Left, Right, Sink> block{left, right, sink, rows, columns, row_panels, column_panels, b + right_size};
-  auto pack_left = [&](int64_t p, float* panel, int64_t start, int64_t length) {
-    Range i = rows.part(p, row_panels);
-    left.pack_rows(panel, i.begin, i.size(), start, length);
-  };
-  auto pack_right = [&](int64_t q, float* panel, int64_t start, int64_t length) {
-    int64_t j = columns.begin + q * kColumns, rest = columns.end - j;
-    right.pack_columns(panel, j, rest < kColumns ? rest : kColumns, start, length);
-  };
+  float* a = scratch(left_panels * left_panel + right_panels * right_panel + stack_size);
+  float* b = a + left_panels * left_panel;
+  const Block<Left, Right, Sink> block{left, right, sink, rows, columns, row_panels, column_panels,
+                                       b + right_panels * right_panel};
   for (int64_t chunk = chunks.begin; chunk < chunks.end; ++chunk) {
     const ChunkStep step(chunk - chunks.begin, chunks.size());
     const int64_t start = chunk * kChunk, length = k - start < kChunk ? k - start : kChunk;
-    if (few) {
-      for (int64_t p = 0; p < row_panels; ++p) pack_left(p, a + p * left_panel, start, length);
-      for (int64_t q = 0; q < column_panels; ++q) {
-        pack_right(q, b, start, length);
-        for (int64_t p = 0; p < row_panels; ++p) block.tile(p, q, a + p * left_panel, b, step, length);
-      }
-    } else {
-      for (int64_t q = 0; q < column_panels; ++q) pack_right(q, b + q * right_panel, start, length);
-      for (int64_t p = 0; p < row_panels; ++p) {
-        pack_left(p, a, start, length);
-        for (int64_t q = 0; q < column_panels; ++q) block.tile(p, q, a, b + q * right_panel, step, length);
+    for (int64_t p0 = 0; p0 < row_panels; p0 += left_panels) {
+      const int64_t p1 = p0 + left_panels < row_panels ? p0 + left_panels : row_panels;
+      pack_panels(p0, p1, left.k_step(), length, [&](int64_t p, int64_t at, int64_t count) {
+        const Range i = rows.part(p, row_panels);
+        left.pack_rows(a + (p - p0) * left_panel + at * i.size(), i.begin, i.size(), start + at, count);
+      });
+      for (int64_t q0 = 0; q0 < column_panels; q0 += right_panels) {
+        const int64_t q1 = q0 + right_panels < column_panels ? q0 + right_panels : column_panels;
+        if (p0 == 0 || right_panels < column_panels)
+          pack_panels(q0, q1, right.k_step(), length, [&](int64_t q, int64_t at, int64_t count) {
+            const int64_t j = columns.begin + q * kColumns;
+            const int64_t width = columns.end - j < kColumns ? columns.end - j : kColumns;
+            right.pack_columns(b + (q - q0) * right_panel + at * padded(width), j, width, start + at, count);
+          });
+        for (int64_t p = p0; p < p1; ++p)
+          for (int64_t q = q0; q < q1; ++q)
+            block.tile(p, q, a + (p - p0) * left_panel, b + (q - q0) * right_panel, step, length);
       }
     }
   }
@@ -125,9 +132,10 @@ static void one_block(const Left& left, const Right& right, const Sink& sink, Ra
 template <class Left, class Right, class Sink>
 static void blocks(const Left& left, const Right& right, const Sink& sink, Range rows, Range columns, Range chunks,
                    int64_t k) {
-  const bool few = pieces(rows.size(), kRows) <= kFewPanels;
-  const int64_t row_parts = chunks.size() > 1 ? pieces(rows.size(), kBlockRows) : 1;
-  const int64_t column_parts = pieces(columns.size(), few ? kManyColumns : kBlockColumns);
+  const int64_t row_panels = pieces(rows.size(), kRows), column_panels = pieces(columns.size(), kColumns);
+  const bool wide = row_panels <= kLeftPanels, many = chunks.size() > 1;
+  const int64_t row_parts = wide ? 1 : many ? pieces(row_panels, kManyPanels) : 1;
+  const int64_t column_parts = wide ? (many ? pieces(column_panels, kManyPanels) : 1) : pieces(column_panels, kRightPanels);
   for (int64_t i = 0; i < row_parts; ++i)
     for (int64_t j = 0; j < column_parts; ++j)
       one_block(left, right, sink, rows.part(i, row_parts, kRows), columns.part(j, column_parts, kColumns), chunks, k);

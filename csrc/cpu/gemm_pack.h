@@ -116,11 +116,15 @@ static void pack(float* panel, const T* from, int64_t along, int64_t across, int
   }
 }
 
-// The packers of `blocks` (gemm_block.h) for matrices in memory.
+// The packers of `blocks` (gemm_block.h) for matrices in memory. Along contiguous rows a few k of all panels are packed
+// before the next ones, so that cache lines are read from end to end.
+constexpr int64_t kStepAcross = 32;
+
 template <class T>
 struct LeftMatrix {
   const T* data;
   int64_t row, column;
+  int64_t k_step() const { return row == 1 ? kStepAcross : kChunk; }
   void pack_rows(float* panel, int64_t first, int64_t rows, int64_t k, int64_t length) const {
     pack(panel, data + first * row + k * column, row, column, rows, rows, length);
   }
@@ -129,6 +133,7 @@ template <class T>
 struct RightMatrix {
   const T* data;
   int64_t row, column;
+  int64_t k_step() const { return column == 1 ? kStepAcross : kChunk; }
   void pack_columns(float* panel, int64_t first, int64_t columns, int64_t k, int64_t length) const {
     pack(panel, data + first * column + k * row, column, row, columns, padded(columns), length);
   }

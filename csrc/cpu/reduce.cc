@@ -46,6 +46,15 @@ struct VectorMinimum : Minimum {
   static ES_FN vfloat combine(vfloat a, vfloat b) { return vector_minimum(a, b); }
 };
 
+// What is not there has magnitude 0, which is no larger than any.
+struct VectorMaximumMagnitude : VectorMaximum {
+  static constexpr float neutral = 0;
+  static ES_FN vfloat step(vfloat total, vfloat x) { return vector_maximum(total, (vfloat)((vint)x & 0x7fffffff)); }
+};
+struct VectorMinimumMagnitude : VectorMinimum {
+  static ES_FN vfloat step(vfloat total, vfloat x) { return vector_minimum(total, (vfloat)((vint)x & 0x7fffffff)); }
+};
+
 static int64_t volume(const Axis* axes, int count) {
   int64_t size = 1;
   for (int a = 0; a < count; ++a) size *= axes[a].size;
@@ -240,19 +249,46 @@ static void reduce_all(const Reduction& r) {
   free(partial);
 }
 
-static void sum_of_doubles(const Reduction& r) {
+// `f(out, length, x)` for each output, where x(i), for ascending i, is element i.
+template <class F>
+static ES_FN void each_of_doubles(const Reduction& r, F f) {
   int64_t outputs = volume(r.kept, r.kept_axes), length = volume(r.reduced, r.reduced_axes);
   parallel_for(outputs, 1 + 4096 / (length + 1), [&](int64_t begin, int64_t end) {
     double block[kBlock];
     for (int64_t o = begin; o < end; ++o) {
       Place kept = place(r.kept, r.kept_axes, o);
       const double* in = (const double*)r.in + kept.in;
-      ((double*)r.out)[kept.out] = reduce<double>(length, [&](double total, int64_t i) {
+      f(((double*)r.out)[kept.out], length, [&](int64_t i) {
         if (i % kBlock == 0) gather(in, r, i, length - i < kBlock ? length : i + kBlock, block);
-        return total + block[i % kBlock];
+        return block[i % kBlock];
       });
     }
   });
+}
+
+static void sum_of_doubles(const Reduction& r) {
+  each_of_doubles(r, [](double& out, int64_t length, auto x) {
+    out = reduce<double>(length, [&](double total, int64_t i) { return total + x(i); });
+  });
+}
+
+// As `maximum`; the smallest is the negated largest of what is negated.
+template <bool kLargest>
+static void extreme_of_doubles(const Reduction& r) {
+  each_of_doubles(r, [](double& out, int64_t length, auto x) {
+    double best = -(double)kInfinite;
+    for (int64_t i = 0; i < length; ++i) {
+      double a = kLargest ? x(i) : -x(i);
+      double larger = a > best ? a : best;
+      if (a == best) larger = bit_cast<double>(bit_cast<uint64_t>(a) & bit_cast<uint64_t>(best));
+      best = a != a ? a : (best != best ? best : larger);
+    }
+    out = kLargest ? best : -best;
+  });
+}
+
+static void square_roots(float* x, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) x[i] = square_root(x[i]);
 }
 
 template <class Op>
@@ -270,10 +306,22 @@ static void running(const Lines& lines) {
 }
 
 static const Reduce kTable = {
-    reduce_all<VectorSum>,     reduce_all<VectorSumOfNumbers>,    reduce_all<VectorSumOfMagnitudes>,
-    reduce_all<VectorSumOfSquares>, reduce_all<VectorCountOfNonzeros>, reduce_all<VectorProduct>,
-    reduce_all<VectorMaximum>, reduce_all<VectorMinimum>,         sum_of_doubles,
-    running<Sum>,              running<Product>,
+    reduce_all<VectorSum>,
+    reduce_all<VectorSumOfNumbers>,
+    reduce_all<VectorSumOfMagnitudes>,
+    reduce_all<VectorSumOfSquares>,
+    reduce_all<VectorCountOfNonzeros>,
+    reduce_all<VectorProduct>,
+    reduce_all<VectorMaximum>,
+    reduce_all<VectorMinimum>,
+    reduce_all<VectorMaximumMagnitude>,
+    reduce_all<VectorMinimumMagnitude>,
+    sum_of_doubles,
+    extreme_of_doubles<true>,
+    extreme_of_doubles<false>,
+    square_roots,
+    running<Sum>,
+    running<Product>,
 };
 
 }

@@ -38,7 +38,12 @@ struct Reduce {
   void (*product)(const Reduction&);
   void (*maximum)(const Reduction&);
   void (*minimum)(const Reduction&);
+  void (*maximum_magnitude)(const Reduction&);
+  void (*minimum_magnitude)(const Reduction&);
   void (*sum_of_doubles)(const Reduction&);  // in and out are double, and so is all arithmetic
+  void (*maximum_of_doubles)(const Reduction&);
+  void (*minimum_of_doubles)(const Reduction&);
+  void (*square_roots)(float* inout, int64_t count);
   void (*running_sum)(const Lines&);
   void (*running_product)(const Lines&);
 };

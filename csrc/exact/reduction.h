@@ -54,6 +54,14 @@ struct Minimum {
   static ES_FN float combine(float a, float b) { return minimum(a, b); }
 };
 
+struct MaximumMagnitude : Maximum {
+  static ES_FN float step(float total, float x) { return maximum(total, from_bits(bits(x) & 0x7fffffff)); }
+};
+
+struct MinimumMagnitude : Minimum {
+  static ES_FN float step(float total, float x) { return minimum(total, from_bits(bits(x) & 0x7fffffff)); }
+};
+
 // The blocks of any reduction, pairwise: as PairwiseSum, with `combine` for the addition.
 template <class Op>
 struct Pairwise {

@@ -4,9 +4,16 @@
 
 #include <ATen/native/ReduceOps.h>
 #include <ATen/native/ReduceAllOps.h>
+#include <ATen/WrapDimUtils.h>
+#include <ATen/ops/abs.h>
+#include <ATen/ops/diagonal.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/pow.h>
+#include <ATen/ops/sum.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "registry.h"
 
@@ -67,15 +74,14 @@ void reduce_into(const at::Tensor& out, const at::Tensor& in, Kernel kernel) {
 
 // An empty reduced axis: stubs are not called for it, and out is filled by ATen.
 template <class Stub>
-void reduce_iterator(at::TensorIterator& iter, Stub& stub, const char* name, Kernel kernel) {
+void reduce_iterator(at::TensorIterator& iter, Stub& stub, const char* name, Kernel kernel, Kernel doubles = nullptr) {
+  if (doubles && iter.input().scalar_type() == at::kDouble) return doubles(reduction_of(iter.output(), iter.input()));
   if (is_integral_or_refuse(iter.input().scalar_type(), name)) return original(stub)(iter);
   reduce_into(iter.output(), iter.input(), kernel);
 }
 
 void sum_kernel(at::TensorIterator& iter) {
-  if (iter.input().scalar_type() == at::kDouble)
-    return reduce_kernels().sum_of_doubles(reduction_of(iter.output(), iter.input()));
-  reduce_iterator(iter, at::native::sum_stub, "sum", reduce_kernels().sum);
+  reduce_iterator(iter, at::native::sum_stub, "sum", reduce_kernels().sum, reduce_kernels().sum_of_doubles);
 }
 ES_STUB(sum_stub, &sum_kernel);
 
@@ -89,5 +95,111 @@ void prod_kernel(at::TensorIterator& iter) {
 }
 ES_STUB(prod_stub, &prod_kernel);
 
+
+void amax_kernel(at::TensorIterator& iter) {
+  reduce_iterator(iter, at::native::max_values_stub, "amax", reduce_kernels().maximum, reduce_kernels().maximum_of_doubles);
 }
+ES_STUB(max_values_stub, &amax_kernel);
+
+void amin_kernel(at::TensorIterator& iter) {
+  reduce_iterator(iter, at::native::min_values_stub, "amin", reduce_kernels().minimum, reduce_kernels().minimum_of_doubles);
+}
+ES_STUB(min_values_stub, &amin_kernel);
+
+// All axes, or only `dim`.
+void reduce_axes(const at::Tensor& out, const at::Tensor& in, std::optional<int64_t> dim, Kernel kernel,
+                 Kernel doubles = nullptr) {
+  auto sizes = in.sizes().vec();
+  for (int64_t d = 0; d < in.dim(); ++d)
+    if (!dim || *dim == d) sizes[d] = 1;
+  at::Tensor kept = at::empty(sizes, in.options());
+  if (in.scalar_type() == at::kDouble)
+    doubles(reduction_of(kept, in));
+  else
+    reduce_into(kept, in, kernel);
+  out.copy_(kept.view_as(out));
+}
+
+void max_all_kernel(at::Tensor& result, const at::Tensor& in) {
+  if (in.scalar_type() != at::kDouble && is_integral_or_refuse(in.scalar_type(), "max")) return original(at::native::max_all_stub)(result, in);
+  reduce_axes(result, in, {}, reduce_kernels().maximum, reduce_kernels().maximum_of_doubles);
+}
+ES_STUB(max_all_stub, &max_all_kernel);
+
+void min_all_kernel(at::Tensor& result, const at::Tensor& in) {
+  if (in.scalar_type() != at::kDouble && is_integral_or_refuse(in.scalar_type(), "min")) return original(at::native::min_all_stub)(result, in);
+  reduce_axes(result, in, {}, reduce_kernels().minimum, reduce_kernels().minimum_of_doubles);
+}
+ES_STUB(min_all_stub, &min_all_kernel);
+
+void aminmax_all_kernel(const at::Tensor& in, at::Tensor& least, at::Tensor& largest) {
+  if (is_integral_or_refuse(in.scalar_type(), "aminmax"))
+    return original(at::native::aminmax_allreduce_stub)(in, least, largest);
+  reduce_axes(least, in, {}, reduce_kernels().minimum);
+  reduce_axes(largest, in, {}, reduce_kernels().maximum);
+}
+ES_STUB(aminmax_allreduce_stub, &aminmax_all_kernel);
+
+void aminmax_kernel(const at::Tensor& in, int64_t dim, bool keepdim, at::Tensor& least, at::Tensor& largest) {
+  if (is_integral_or_refuse(in.scalar_type(), "aminmax"))
+    return original(at::native::aminmax_stub)(in, dim, keepdim, least, largest);
+  reduce_axes(least, in, c10::maybe_wrap_dim(dim, in.dim()), reduce_kernels().minimum);
+  reduce_axes(largest, in, c10::maybe_wrap_dim(dim, in.dim()), reduce_kernels().maximum);
+}
+ES_STUB(aminmax_stub, &aminmax_kernel);
+
+// (sum |x|^p)^(1/p); of p = 0 the count of what is not 0, of infinite p the largest or the smallest magnitude.
+void norm_kernel(at::TensorIterator& iter, const at::Scalar& order) {
+  const at::Tensor& in = iter.input();
+  at::Tensor out = iter.output();
+  if (is_integral_or_refuse(in.scalar_type(), "linalg_vector_norm"))
+    return original(at::native::norm_stub)(iter, order);
+  double p = order.toDouble();
+  const Reduce& kernels = reduce_kernels();
+  if (p == 0) return reduce_into(out, in, kernels.count_of_nonzeros);
+  if (p == 1) return reduce_into(out, in, kernels.sum_of_magnitudes);
+  if (p == HUGE_VAL) return reduce_into(out, in, kernels.maximum_magnitude);
+  if (p == -HUGE_VAL) return reduce_into(out, in, kernels.minimum_magnitude);
+  at::Tensor total = at::empty(out.sizes(), out.options().dtype(at::kFloat));
+  if (p == 2) {
+    reduce_into(total, in, kernels.sum_of_squares);
+    // Not ATen's, which are MKL's and not always rounded right.
+    kernels.square_roots(total.mutable_data_ptr<float>(), total.numel());
+  } else {
+    reduce_into(total, in.to(at::kFloat).abs().pow_(p), kernels.sum);
+    total.pow_(1 / p);
+  }
+  out.copy_(total);
+}
+ES_STUB(norm_stub, &norm_kernel);
+
+void running(const at::Tensor& out, const at::Tensor& in, int64_t dim, void (*kernel)(const Lines&)) {
+  at::Tensor from = in.to(at::kFloat).contiguous(), to = at::empty_like(from);
+  Lines lines = {from.const_data_ptr<float>(), to.mutable_data_ptr<float>(), 1, from.size(dim), 1};
+  for (int64_t d = 0; d < from.dim(); ++d) (d < dim ? lines.outer : lines.inner) *= d == dim ? 1 : from.size(d);
+  kernel(lines);
+  out.copy_(to);
+}
+
+void cumsum_kernel(const at::Tensor& out, const at::Tensor& in, int64_t dim) {
+  if (is_integral_or_refuse(out.scalar_type(), "cumsum")) return original(at::native::cumsum_stub)(out, in, dim);
+  running(out, in, c10::maybe_wrap_dim(dim, in.dim()), reduce_kernels().running_sum);
+}
+ES_STUB(cumsum_stub, &cumsum_kernel);
+
+void cumprod_kernel(const at::Tensor& out, const at::Tensor& in, int64_t dim) {
+  if (is_integral_or_refuse(out.scalar_type(), "cumprod")) return original(at::native::cumprod_stub)(out, in, dim);
+  running(out, in, c10::maybe_wrap_dim(dim, in.dim()), reduce_kernels().running_product);
+}
+ES_STUB(cumprod_stub, &cumprod_kernel);
+
+at::Tensor trace(const at::Tensor& in) {
+  if (is_integral_or_refuse(in.scalar_type(), "trace")) return original_result<at::Tensor>("trace", in);
+  return in.diagonal().sum();
+}
+
+}
+
+ES_OPERATORS(reduce, ops) { ops.impl("trace", trace); }
+
 }

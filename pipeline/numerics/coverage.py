@@ -22,7 +22,14 @@ GEMM = frozenset(
 )
 CONV = frozenset({"convolution", "_convolution", "convolution_backward"})
 POINTWISE = frozenset({"exp"})
-REDUCE = frozenset({"sum", "nansum", "mean", "prod"})
+REDUCE = frozenset(
+    {
+        *("sum", "nansum", "mean", "prod", "amax", "amin", "max", "min", "aminmax", "_aminmax", "logsumexp", "trace"),
+        *("var", "std", "var_mean", "std_mean", "linalg_vector_norm", "norm", "_foreach_norm", "dist", "renorm"),
+        *("cumsum", "cumprod", "_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data"),
+        *("_safe_softmax", "nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward", "nll_loss2d_backward"),
+    }
+)
 RANDOM = frozenset(
     {
         *(
