@@ -232,6 +232,14 @@ struct Gather {
   }
 };
 
+// Whether the taps of a kernel are floats that follow each other.
+static bool taps_are_dense(const ConvShape& s, const Volume& w) {
+  bool dense = w.element == Element::f32;
+  for (int64_t d = 2, step = 1; d >= 0; step *= s.kernel[d--])
+    dense = dense && (w.stride[2 + d] == step || s.kernel[d] == 1);
+  return dense;
+}
+
 void gather_forward(const ConvShape& s, const Volume& x, const Volume& w, const float* bias, const Volume& y) {
   const Window windows[3] = {forward_window(s, 0), forward_window(s, 1), forward_window(s, 2)};
   const int64_t taps = s.kernel[0] * s.kernel[1] * s.kernel[2], k = s.in_channels * taps;
@@ -249,8 +257,7 @@ void gather_forward(const ConvShape& s, const Volume& x, const Volume& w, const 
 
   const int64_t parts = divide_up(s.out_channels, kPart);
   Scratch turned(s.groups * parts * kPart * k);
-  const bool dense = w.element == Element::f32 && w.stride[4] == 1 && w.stride[3] == s.kernel[2] &&
-                     w.stride[2] == s.kernel[1] * s.kernel[2] && w.stride[1] == taps;
+  const bool dense = taps_are_dense(s, w) && (w.stride[1] == taps || s.in_channels == 1);
   parallel_for(k > 0 ? s.groups * parts : 0, divide_up(1 << 14, k * kPart + 1), [&](int64_t begin, int64_t end) {
     Scratch lines(dense ? 0 : kPart * k);
     for (int64_t part = begin; part < end; ++part) {
@@ -287,6 +294,7 @@ void gather_backward(const ConvShape& s, const Volume& dy, const Volume& w, cons
   const int64_t most = s.out_channels * s.kernel[0] * s.kernel[1] * s.kernel[2], parts = divide_up(s.in_channels, kPart);
   Scratch offsets(2 * most), turned(s.groups * most * parts * kPart);
   int64_t* offset = offsets.as<int64_t>();
+  const bool dense = taps_are_dense(s, w);
 
   Gather gather{};
   gather.groups = s.groups, gather.rows = s.in_channels;
@@ -323,12 +331,23 @@ void gather_backward(const ConvShape& s, const Volume& dy, const Volume& w, cons
             const int64_t group = part / parts, row = part % parts * kPart;
             const int64_t rows = s.in_channels - row < kPart ? s.in_channels - row : kPart;
             float* to = turned.data() + part * kPart * k;
-            for (int64_t c = 0; c < s.out_channels; ++c)
+            const bool all = volume == s.kernel[0] * s.kernel[1] * s.kernel[2];
+            for (int64_t c = 0; c < s.out_channels; ++c) {
+              const int64_t from = (group * s.out_channels + c) * w.stride[0] + row * w.stride[1];
+              if (all && dense) {
+                pack(to, (const float*)w.data + from, w.stride[1], 1, rows, kPart, volume);
+                to += volume * kPart;
+                continue;
+              }
               each_tap([&](const int64_t* t) {
-                read_run(w, (group * s.out_channels + c) * w.stride[0] + row * w.stride[1] + t[0] * w.stride[2] +
-                                t[1] * w.stride[3] + t[2] * w.stride[4], w.stride[1], to, rows);
+                const int64_t at = from + t[0] * w.stride[2] + t[1] * w.stride[3] + t[2] * w.stride[4];
+                if (w.element == Element::f32)
+                  for (int64_t i = 0; i < rows; ++i) to[i] = ((const float*)w.data)[at + i * w.stride[1]];
+                else
+                  read_run(w, at, w.stride[1], to, rows);
                 to += kPart;
               });
+            }
           }
         });
         gather.k = k;
