@@ -48,50 +48,65 @@ static int runs_of(const Grid& g, int64_t first, int64_t count, Run* runs) {
 }
 
 // Packs patches: row k of a panel is the image shifted by offset[k].
-struct Patches {
-  const Grid& grid;
-  const float* image;
-  const int64_t* offset;
-  bool has_slack;
-
-  vfloat some(const float* from, int64_t count) const {
-#if defined(__AVX512F__)
-    return load_some(from, count);
-#else
-    return has_slack || count == kWidth ? load(from) : load_some(from, count);
-#endif
-  }
+class Patches {
+ public:
+  Patches(const Grid& grid, const float* image, const int64_t* offset, bool has_slack)
+      : grid(grid), image(image), offset(offset), has_slack(has_slack) {}
 
   int64_t k_step() const { return kChunk; }
   void pack_columns(float* panel, int64_t first, int64_t columns, int64_t k, int64_t length) const {
     Run runs[kColumns];
     const int count = runs_of(grid, first, columns, runs);
-    const int64_t width = padded(columns);
-    const int64_t* shift = offset + k;
-    if (count == 1) {
-      const float* from = image + runs[0].in;
-      const int64_t tail = columns - (width - kWidth);
-      if (width == kWidth)
-        for (; length > 0; --length, ++shift, panel += width) store(panel, some(from + *shift, tail));
-      else
-        for (; length > 0; --length, ++shift, panel += width) {
-          store(panel, load(from + *shift));
-          store(panel + kWidth, some(from + *shift + kWidth, tail));
-        }
-      return;
-    }
-    // Whole vectors are written: what is too much is overwritten by the run after it.
-    for (; length > 0; --length, ++shift, panel += width)
-      for (int r = 0; r < count; ++r) {
-        const float* from = image + runs[r].in + *shift;
-        float* to = panel + runs[r].column;
-        int64_t rest = runs[r].length;
-        if (rest > kWidth) {
-          store(to, load(from));
-          from += kWidth, to += kWidth, rest -= kWidth;
-        }
-        store(to, some(from, rest));
+    Piece pieces[kColumns];
+    int total = 0;
+    bool whole = true;
+    for (int r = 0; r < count; ++r)
+      for (int i = 0; i < runs[r].length; i += kWidth) {
+        const int rest = runs[r].length - i < kWidth ? runs[r].length - i : kWidth;
+        whole = whole && rest == kWidth;
+        pieces[total++] = {image + runs[r].in + i, runs[r].column + i, rest};
       }
+    const int64_t width = padded(columns);
+    if (!whole && !has_slack) return copy<0, true>(panel, width, pieces, total, offset + k, length);
+    switch (total) {
+      case 1:
+        return copy<1, false>(panel, width, pieces, total, offset + k, length);
+      case 2:
+        return copy<2, false>(panel, width, pieces, total, offset + k, length);
+      case 3:
+        return copy<3, false>(panel, width, pieces, total, offset + k, length);
+      case 4:
+        return copy<4, false>(panel, width, pieces, total, offset + k, length);
+      case 5:
+        return copy<5, false>(panel, width, pieces, total, offset + k, length);
+      case 6:
+        return copy<6, false>(panel, width, pieces, total, offset + k, length);
+      default:
+        return copy<0, false>(panel, width, pieces, total, offset + k, length);
+    }
+  }
+
+ private:
+  struct Piece {
+    const float* from;
+    int column, count;
+  };
+
+  const Grid& grid;
+  const float* image;
+  const int64_t* offset;
+  const bool has_slack;
+
+  // Whole vectors are written: what is too much is overwritten by the piece after it. Total: 0, if it is not known here.
+  template <int Total, bool Exactly>
+  static void copy(float* panel, int64_t width, const Piece* pieces, int total, const int64_t* shift, int64_t length) {
+    for (; length > 0; --length, ++shift, panel += width) {
+#pragma GCC unroll 6
+      for (int i = 0; i < (Total ? Total : total); ++i) {
+        const float* from = pieces[i].from + *shift;
+        store(panel + pieces[i].column, Exactly ? load_some(from, pieces[i].count) : load(from));
+      }
+    }
   }
 };
 
@@ -220,7 +235,7 @@ struct Gather {
         const int64_t last = first + end - begin < tiles ? first + end - begin : tiles;
         begin += last - first;
         const TurnedWeights left{weights + group * divide_up(rows, kPart) * kPart * k, k};
-        Patches right{grid, image + group * image_group, offset, has_slack};
+        const Patches right(grid, image + group * image_group, offset, has_slack);
         Volume to = out;
         const int64_t shift = group * rows * out.stride[1];
         to.data = (char*)out.data + shift * (out.element == Element::f32 ? 4 : 2);
