@@ -73,7 +73,9 @@ def numbers(seed, dtype):
     random = np.random.default_rng(seed)
     if dtype == torch.float64:
         special = [0.0, -0.0, np.inf, -np.inf, np.nan, 0.3, -0.3, 5e-324, 1.0, -2.5]
-        x = np.concatenate([random.integers(0, 2**64, 500, np.uint64).view(np.float64), random.normal(0, 2, 513), special])
+        x = np.concatenate(
+            [random.integers(0, 2**64, 500, np.uint64).view(np.float64), random.normal(0, 2, 513), special]
+        )
         return torch.from_numpy(x)
     special = [0.0, -0.0, np.inf, -np.inf, np.nan, 0.3, -0.3, 2**-149, 1.0, -2.5]
     words = random.integers(0, 2**32, 500, np.uint64).astype(np.uint32).view(np.float32)
@@ -88,7 +90,17 @@ def main():
         order = torch.from_numpy(np.random.default_rng(3).permutation(len(y)))
         x, y = torch.cat([x, x]), torch.cat([y, y[order]])
         for name, operator in OPERATORS.items():
-            if dtype == torch.float64 and name not in ("abs", "neg", "reciprocal", "add", "sub", "mul", "div", "lt", "where"):
+            if dtype == torch.float64 and name not in (
+                "abs",
+                "neg",
+                "reciprocal",
+                "add",
+                "sub",
+                "mul",
+                "div",
+                "lt",
+                "where",
+            ):
                 continue
             whole = digest(operator(x, y))
             if name not in ("prelu_backward",):
