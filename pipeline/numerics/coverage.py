@@ -53,6 +53,8 @@ RANDOM = frozenset(
         *("rand", "rand_like", "randint", "randint_like", "randn", "randn_like"),
     }
 )
+WAYS = ("", "_backward")
+
 SCATTER = frozenset(
     {
         *("embedding", "embedding_backward", "embedding_dense_backward", "index_select", "index_select_backward"),
@@ -68,6 +70,21 @@ SCATTER = frozenset(
             "take",
         ),
         *("scatter", "scatter_add", "scatter_reduce"),
+        *("max_pool1d", "max_pool2d", "max_pool3d", "max_pool1d_with_indices", "max_pool2d_with_indices"),
+        *("max_pool2d_with_indices_backward", "max_pool3d_with_indices", "max_pool3d_with_indices_backward"),
+        *("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool2d_backward"),
+        *("adaptive_max_pool3d", "adaptive_max_pool3d_backward"),
+        *("avg_pool1d", "avg_pool2d", "avg_pool2d_backward", "avg_pool3d", "avg_pool3d_backward"),
+        *("adaptive_avg_pool1d", "adaptive_avg_pool2d", "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward"),
+        *("adaptive_avg_pool3d", "_adaptive_avg_pool3d", "_adaptive_avg_pool3d_backward"),
+        *(
+            f"{kind}{d}d{way}"
+            for kind in ("upsample_nearest", "_upsample_nearest_exact")
+            for d in "123"
+            for way in WAYS
+        ),
+        *(f"{kind}_pad{d}d{way}" for kind in ("reflection", "replication") for d in "123" for way in WAYS),
+        *("im2col", "col2im", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "native_channel_shuffle"),
     }
 )
 
