@@ -1,7 +1,7 @@
 #include "gemm.h"
 
 #include "../exact/product.h"
-#include "gemm_block.h"
+#include "gemm_thin.h"
 #include "parallel.h"
 
 ES_NAMESPACE {
@@ -66,7 +66,9 @@ struct Partial {
     *out_row = row;
     return data + i * row + j;
   }
-  void finish(const float*, int64_t, int64_t, int64_t, int64_t) const {}
+  void finish(const float* sums, int64_t i, int64_t rows, int64_t j, int64_t columns) const {
+    for (int64_t r = 0; r < rows; ++r) memcpy(data + (i + r) * row + j, sums + r * kColumns, columns * sizeof(float));
+  }
 };
 
 template <class T>
@@ -86,17 +88,59 @@ static void nothing(const Problem<T>& p) {
     for (int64_t j = 0; j < p.n; ++j) p.end.element(0, i, j);
 }
 
+// The sums over some chunks for a part of the output, by this thread.
+template <class T, class Sink>
+static void part(const Problem<T>& p, const Sink& sink, Range rows, Range columns, Range chunks) {
+  if (rows.size() <= 0 || columns.size() <= 0) return;
+  const LeftMatrix<T> left{p.a.data, p.a.row, p.a.column};
+  const RightMatrix<T> right{p.b.data, p.b.row, p.b.column};
+  if (p.m == 1 && p.n == 1)
+    inner_product(p.a.data, p.a.column, p.b.data, p.b.row, sink, chunks, p.k);
+  else if (is_thin(p.m, right))
+    thin(p.m, left, right, sink, columns, chunks, p.k);
+  else
+    blocks(left, right, sink, rows, columns, chunks, p.k);
+}
+
+// Threads take parts of the chunks: whole nodes of the tree over them, which are added up in the end.
+template <class T>
+static void split_chunks(const Problem<T>& p, int64_t node) {
+  const int64_t chunks = pieces(p.k, kChunk), nodes = pieces(chunks, node), size = p.m * p.n;
+  float* partial = (float*)malloc(nodes * size * sizeof(float));
+  if (!partial) abort();
+  parallel_for(nodes, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t to = (i + 1) * node;
+      part(p, Partial{partial + i * size, p.n}, {0, p.m}, {0, p.n}, {i * node, to < chunks ? to : chunks});
+    }
+  });
+  // In rounds, as it is defined; neighbours are `apart` from each other.
+  parallel_for(size, kWorthwhile / 16, [&](int64_t begin, int64_t end) {
+    for (int64_t apart = 1; apart < nodes; apart *= 2)
+      for (int64_t i = 0; i + apart < nodes; i += 2 * apart) {
+        float *to = partial + i * size, *from = to + apart * size;
+        for (int64_t x = begin; x < end; ++x) to[x] = to[x] + from[x];
+      }
+    for (int64_t x = begin; x < end; ++x) p.end.element(partial[x], x / p.n, x % p.n);
+  });
+  free(partial);
+}
+
 template <class T>
 static void multiply(const Problem<T>& p, int64_t threads) {
   if (p.k == 0) return nothing(p);
-  const LeftMatrix<T> left{p.a.data, p.a.row, p.a.column};
-  const RightMatrix<T> right{p.b.data, p.b.row, p.b.column};
   const Range rows{0, p.m}, columns{0, p.n}, chunks{0, pieces(p.k, kChunk)};
+  if (threads == 1) return part(p, p.end, rows, columns, chunks);
   const int64_t row_panels = pieces(p.m, kRows), column_panels = pieces(p.n, kColumns);
-  if (threads == 1) return blocks(left, right, p.end, rows, columns, chunks, p.k);
+  if (row_panels * column_panels < 8 * threads && chunks.size() >= 4 * threads) {
+    int64_t node = 1;
+    while (pieces(chunks.size(), 2 * node) >= 8 * threads) node *= 2;
+    return split_chunks(p, node);
+  }
   // The fewest tiles for the thread that has most, then the least to be packed.
+  const bool thin = p.m <= kThinRows;
   int64_t best = -1, across = 1;
-  for (int64_t t = 1; t <= threads; ++t) {
+  for (int64_t t = 1; t <= (thin ? 1 : threads); ++t) {
     if (threads % t) continue;
     int64_t cost = pieces(row_panels, t) * pieces(column_panels, threads / t) * 32 + pieces(row_panels, t) +
                    pieces(column_panels, threads / t);
@@ -104,10 +148,8 @@ static void multiply(const Problem<T>& p, int64_t threads) {
   }
   const int64_t along = threads / across;
   parallel_for(threads, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t) {
-      Range i = rows.part(t / along, across, kRows), j = columns.part(t % along, along, kColumns);
-      if (i.size() > 0 && j.size() > 0) blocks(left, right, p.end, i, j, chunks, p.k);
-    }
+    for (int64_t t = begin; t < end; ++t)
+      part(p, p.end, rows.part(t / along, across, kRows), columns.part(t % along, along, kColumns), chunks);
   });
 }
 
@@ -115,8 +157,8 @@ template <class T>
 static Problem<T> problem(const Product& p, int64_t x) {
   View<const T> a = view<const T>(p.a, x), b = view<const T>(p.b, x);
   View<T> c = view<T>(p.c, x), out = view<T>(p.out, x);
-  // The transposed problem, where its output is the one with contiguous rows.
-  if (out.column != 1 && out.row == 1)
+  // The transposed problem, where its output is the one with contiguous rows, or it has few of them.
+  if (p.m > kThinRows ? out.column != 1 && out.row == 1 || p.n <= kThinRows : out.column != 1 && p.n <= p.m)
     return {p.n, p.m, p.k, {b.data, b.column, b.row}, {a.data, a.column, a.row},
             {{out.data, out.column, out.row}, {c.data, c.column, c.row}, p.alpha, p.beta}};
   return {p.m, p.n, p.k, a, b, {out, c, p.alpha, p.beta}};

@@ -30,6 +30,14 @@ ES_FN vfloat get(const float* from, Part part, float neutral) {
 ES_FN void put(float* to, vfloat x, Whole) { store(to, x); }
 ES_FN void put(float* to, vfloat x, Part part) { store_some(to, x, part.count); }
 
+// What is there; +0 for what is not.
+ES_FN vfloat keep(vfloat x, Whole) { return x; }
+ES_FN vfloat keep(vfloat x, Part part) {
+  vint place;
+  for (int i = 0; i < kWidth; ++i) place[i] = i;
+  return (vfloat)((vint)x & (place < (int32_t)part.count));
+}
+
 // `f(at, part)` for vectors that cover 0 .. n.
 template <class F>
 ES_FN void each(int64_t n, F f) {
@@ -93,6 +101,25 @@ ES_FN void reduce_row(int64_t n, Step step, float (&sums)[K]) {
     for (int k = 0; k < K; ++k) blocks[k].add(add_lanes(lanes[k]));
   }
   for (int k = 0; k < K; ++k) sums[k] = blocks[k].result();
+}
+
+struct Rest {
+  const float* from;
+  float at[kLanes] = {};
+};
+
+// out[i] = f(in[i], ..) for i < n. Loops over `f` become vector code; so does the rest of a row, padded to 16.
+template <class F, class... In>
+ES_FN void map(int64_t n, float* out, F f, const In*... in) {
+  int64_t whole = n & ~(kLanes - 1);
+  for (int64_t i = 0; i < whole; ++i) out[i] = f(in[i]...);
+  if (whole == n) return;
+  float result[kLanes];
+  [&](auto&&... rest) {
+    (each(n - whole, [&](int64_t at, auto part) { store(rest.at + at, get(rest.from + at, part, 0)); }), ...);
+    for (int64_t i = 0; i < kLanes; ++i) result[i] = f(rest.at[i]...);
+  }(Rest{in + whole}...);
+  each(n - whole, [&](int64_t at, auto part) { put(out + whole + at, load(result + at), part); });
 }
 
 }

@@ -29,13 +29,13 @@ static ES_FN float sum_of_row(const float* x, int64_t n) {
 }
 
 static ES_FN void exponentials(const float* x, int64_t n, float most, float* out) {
-  for (int64_t i = 0; i < n; ++i) out[i] = exponential(x[i] - most);
+  map(n, out, [=](float x) { return exponential(x - most); }, x);
 }
 
 static void softmax_row(const float* x, int64_t n, float* out) {
   exponentials(x, n, largest_of_row(x, n), out);
   float sum = sum_of_row(out, n);
-  for (int64_t i = 0; i < n; ++i) out[i] = divide(out[i], sum);
+  map(n, out, [=](float e) { return divide(e, sum); }, out);
 }
 
 static void log_softmax_row(const float* x, int64_t n, float* out) {
@@ -47,23 +47,24 @@ static void log_softmax_row(const float* x, int64_t n, float* out) {
     blocks.add(sum_of_row(block, count));
   }
   float log_sum = logarithm(blocks.result());
-  for (int64_t i = 0; i < n; ++i) out[i] = log_softmax(x[i], most, log_sum);
+  map(n, out, [=](float x) { return log_softmax(x, most, log_sum); }, x);
 }
 
 static void softmax_gradient_row(const float* gradient, const float* output, int64_t n, float* out) {
-  float dot[1];
+  float sums[1];
   reduce_row<1>(
       n,
       [&](vfloat* total, int64_t at, auto part) {
         *total = fma(get(gradient + at, part, 0), get(output + at, part, 0), *total);
       },
-      dot);
-  for (int64_t i = 0; i < n; ++i) out[i] = softmax_gradient(gradient[i], output[i], dot[0]);
+      sums);
+  float dot = sums[0];
+  map(n, out, [=](float g, float y) { return softmax_gradient(g, y, dot); }, gradient, output);
 }
 
 static void log_softmax_gradient_row(const float* gradient, const float* output, int64_t n, float* out) {
   float sum = sum_of_row(gradient, n);
-  for (int64_t i = 0; i < n; ++i) out[i] = log_softmax_gradient(gradient[i], output[i], sum);
+  map(n, out, [=](float g, float y) { return log_softmax_gradient(g, y, sum); }, gradient, output);
 }
 
 // The other way: `length` rows of side-by-side columns, `stride` apart.

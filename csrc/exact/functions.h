@@ -31,15 +31,15 @@ ES_FN float scale(float x, int32_t k) {
   return x * power_of_two(half) * power_of_two(k - half);
 }
 
-// e^r - 1 for |r| <= ln(2)/2.
-ES_FN float exponential_core(float r) {
+// e^r = 1 + r + r^2 p(r) for |r| <= ln(2)/2.
+ES_FN float exponential_tail(float r) {
   float p = 0x1.6a4e74p-10f;
   p = fma(p, r, 0x1.123980p-7f);
   p = fma(p, r, 0x1.5558aep-5f);
   p = fma(p, r, 0x1.555492p-3f);
-  p = fma(p, r, 0x1.fffffcp-2f);
-  return fma(r * r, p, r);
+  return fma(p, r, 0x1.fffffcp-2f);
 }
+ES_FN float exponential_core(float r) { return fma(r * r, exponential_tail(r), r); }
 
 // x = k ln(2) + r with |r| <= ln(2)/2, for |x| <= 150.
 struct Exponent {
@@ -56,7 +56,8 @@ ES_FN float exponential(float x) {
   float y = x < -104.0f ? -104.0f : x;  // there it is 0, and beyond 89 infinite, by the last multiplication
   y = y > 89.0f ? 89.0f : y;
   Exponent e = split_exponent(y);
-  return scale(1.0f + exponential_core(e.r), e.k);
+  float sum = 1.0f + e.r, lost = e.r - (sum - 1.0f);
+  return scale(sum + fma(e.r * e.r, exponential_tail(e.r), lost), e.k);
 }
 
 ES_FN float exponential2(float x) {
@@ -72,7 +73,7 @@ ES_FN float exponential2(float x) {
   return scale(fma(p, r, 1.0f), shifted_integer(shifted));
 }
 
-// e^x - 1. With t = 2^(k-1): 2^k (e^r - 1) + (2^k - 1) is twice t (e^r - 1) + (t - 1/2).
+// e^x - 1. With t = 2^(k-1): half of it is t r + (t - 1/2) + t r^2 p(r), where the first sum keeps what it loses.
 ES_FN float exponential_minus_1(float x) {
   float y = x < -18.0f ? -18.0f : x;  // there it is -1
   y = y > 89.0f ? 89.0f : y;
@@ -83,13 +84,10 @@ ES_FN float exponential_minus_1(float x) {
   p = fma(p, e.r, 0x1.5554f8p-5f);
   p = fma(p, e.r, 0x1.555554p-3f);
   p = fma(p, e.r, 0.5f);
-  float core = fma(p, e.r * e.r, e.k == 1 ? e.r + 0.5f : e.r);
   float t = power_of_two(e.k - 1), high = t - 0.5f, low = (t - high) - 0.5f;
-  float result = fma(core, t, low) + high;
-  result = result + result;
-  result = e.k == 0 ? core : result;
-  result = e.k == 1 ? core + core : result;
-  return x == 0 ? x : result;
+  float sum = fma(t, e.r, high), lost = fma(t, e.r, high - sum) + low;
+  float half = sum + fma(t, p * (e.r * e.r), lost);
+  return absolute(x) < 0x1p-25f ? x : half + half;
 }
 
 // log(1 + m) by its polynomial in m, and k ln(2) added.

@@ -21,12 +21,27 @@ GEMM = frozenset(
     | {"addbmm", "_trilinear"}  # ATen's, from addmm_ and bmm alone
 )
 CONV = frozenset({"convolution", "_convolution", "convolution_backward"})
-POINTWISE = frozenset({"exp"})
+POINTWISE = frozenset(
+    """
+    _fused_adagrad _fused_adam _fused_adamw _fused_sgd acos acosh add addcdiv addcmul asin asinh atan atan2 atanh
+    binary_cross_entropy binary_cross_entropy_backward celu clamp clamp_max clamp_min cos cosh div elu elu_backward
+    erf erfc erfinv exp exp2 expm1 fmax fmin gelu gelu_backward glu glu_backward hardsigmoid hardsigmoid_backward
+    hardswish hardswish_backward hardtanh huber_loss huber_loss_backward hypot lerp log log10 log1p log2
+    log_sigmoid_backward log_sigmoid_forward logaddexp logaddexp2 logit logit_backward maximum minimum mish
+    mish_backward mse_loss_backward mul pow relu relu6 rsqrt rsub selu sigmoid sigmoid_backward silu silu_backward
+    sin sinc sinh smooth_l1_loss_backward softplus softplus_backward special_entr special_xlog1py sqrt square sub
+    tan tanh tanh_backward xlogy
+    """.split()
+)
 REDUCE = frozenset(
     {
         *("sum", "nansum", "mean", "prod", "amax", "amin", "max", "min", "aminmax", "_aminmax", "logsumexp", "trace"),
         *("var", "std", "var_mean", "std_mean", "linalg_vector_norm", "norm", "_foreach_norm", "dist", "renorm"),
         *("cumsum", "cumprod", "_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data"),
+        *("native_layer_norm", "native_layer_norm_backward", "native_group_norm", "native_group_norm_backward"),
+        *("native_batch_norm", "native_batch_norm_backward", "_native_batch_norm_legit", "batch_norm_backward"),
+        *("_native_batch_norm_legit_no_training", "_batch_norm_with_update", "_batch_norm_with_update_functional"),
+        *("_batch_norm_no_update", "_weight_norm_interface", "_weight_norm_interface_backward"),
         *("_safe_softmax", "nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward", "nll_loss2d_backward"),
     }
 )
@@ -47,7 +62,23 @@ RANDOM = frozenset(
         *("rand", "rand_like", "randint", "randint_like", "randn", "randn_like"),
     }
 )
-SCATTER: frozenset[str] = frozenset()
+SCATTER = frozenset(
+    {
+        *("embedding", "embedding_backward", "embedding_dense_backward", "index_select", "index_select_backward"),
+        *(
+            "gather",
+            "gather_backward",
+            "index",
+            "index_add",
+            "index_copy",
+            "index_put",
+            "_index_put_impl",
+            "put",
+            "take",
+        ),
+        *("scatter", "scatter_add", "scatter_reduce"),
+    }
+)
 
 DATA = _names("arange linspace grid_sampler_2d")
 

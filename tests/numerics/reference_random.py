@@ -31,7 +31,7 @@ def words(key, count, each=1):
 
 
 def keys(seed, count):
-    """The keys that the first calls after torch.manual_seed(seed) draw: two words of an mt19937 each, the first above."""
+    """The keys that the first calls after torch.manual_seed(seed) draw: two words of an mt19937, the first above."""
     source = np.random.MT19937()
     source._legacy_seeding(seed)
     words = [int(word) for word in source.random_raw(2 * count)]

@@ -77,6 +77,15 @@ def test_products_of_any_shape_and_layout_have_the_specified_bits(isa, threads, 
         assert same(LAYOUTS[left](a) @ LAYOUTS[right](b), product(a, b)), (m, n, k, left, right)
 
 
+def test_long_sums_are_shared_by_threads_without_a_trace(isa, threads):
+    a, b = random(9, 17000), random(17000, 5)
+    for left, right in itertools.product(LAYOUTS.values(), LAYOUTS.values()):
+        assert same(left(a) @ right(b), product(a, b))
+    assert same(torch.mv(a, b[:, 0]), product(a, b)[:, 0])
+    assert same(torch.dot(a.flatten(), a.flatten()), torch.mm(a.view(1, -1), a.view(-1, 1))[0, 0])
+    assert same(torch.dot(a.flatten(), a.flatten()), torch.mm(a.view(1, -1), a.view(-1, 1).expand(-1, 40))[0, 39])
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_hostile_values_come_through_as_ieee_says(isa, dtype):
     for m, n, k in [(5, 9, 30), (20, 40, 520), (1, 17, 40), (17, 1, 40)]:
@@ -298,3 +307,58 @@ def test_results_are_as_near_the_truth_as_those_of_pytorch(shape):
             ours = a @ b
         errors = [((one - truth).abs() / scale).max().item() for one in (ours, stock)]
         assert errors[0] <= 1.5 * errors[1] + 2e-8
+
+
+def specified(i, j, k):
+    """How many of k products are in the smallest part of the specified order that has both i and j > i."""
+    node = 512
+    while i // node != j // node:
+        node *= 2
+    first = j // node * node
+    return j - first + 1 if node == 512 else min(first + node, k) - first
+
+
+def shown(function, k, places):
+    """The same as `specified` for each two of some places, as a kernel does it.
+
+    FPRev's masks: a huge value at one place and its opposite at the other swallow every 1 that is added to either
+    before the two meet, so that the result counts those that come after.
+
+    Args:
+        function: gives the sums of the rows of a matrix.
+    """
+    pairs = [(i, j) for i in places for j in places if i < j]
+    rows = torch.ones(len(pairs), k)
+    for row, (i, j) in zip(rows, pairs, strict=True):
+        row[i], row[j] = 2.0**40, -(2.0**40)
+    return {pair: k - int(left) for pair, left in zip(pairs, function(rows).tolist(), strict=True)}
+
+
+PROBED = {
+    "wide": lambda a: (a @ torch.ones(a.shape[1], 40))[:, 7],
+    "wide, by columns": lambda a: (a.t().contiguous().t() @ torch.ones(40, a.shape[1]).t())[:, 39],
+    "on the right": lambda a: (torch.ones(20, a.shape[1]) @ a.t())[3],
+    "on the right, by rows": lambda a: (torch.ones(20, a.shape[1]) @ a.t().contiguous())[19],
+    "by a vector": lambda a: torch.mv(a, torch.ones(a.shape[1])),
+    "by a vector, by columns": lambda a: torch.mv(a.t().contiguous().t(), torch.ones(a.shape[1])),
+    "one by one": lambda a: torch.stack([torch.dot(row, torch.ones(a.shape[1])) for row in a]),
+    "added": lambda a: torch.addmm(torch.zeros(3), a, torch.ones(a.shape[1], 3))[:, 0],
+    "in a batch": lambda a: torch.bmm(a[:, None], torch.ones(len(a), a.shape[1], 5))[:, 0, 1],
+    "apart": lambda a: (torch.stack([a, a], 2)[..., 0] @ torch.ones(a.shape[1], 17))[:, 16],
+}
+
+
+@pytest.mark.parametrize("name", PROBED)
+def test_masks_show_the_specified_tree(isa, threads, name):
+    for k, places in [(40, range(0, 40, 3)), (700, (0, 1, 300, 510, 511, 512, 513, 699))]:
+        for (i, j), found in shown(PROBED[name], k, places).items():
+            assert found == specified(i, j, k), (i, j, k)
+    k = 4700
+    places = (0, 511, 513, 1023, 1024, 2047, 2048, 3600, 4095, 4096, 4607, 4608, 4699)
+    for (i, j), found in shown(PROBED[name], k, places).items():
+        assert found == specified(i, j, k), (i, j, k)
+
+
+def test_stock_kernels_show_another_tree():
+    found = shown(PROBED["wide"], 1500, (0, 1, 700, 1499))
+    assert any(count != specified(*pair, 1500) for pair, count in found.items())

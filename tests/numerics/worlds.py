@@ -58,12 +58,12 @@ def main() -> None:
     numerics, threads, isa, module, *arguments = sys.argv[1:]
     import torch
     from easyscale.pipeline import determinism
-    from easyscale.pipeline.numerics import library
+    from easyscale.pipeline.numerics import library, strict
 
     determinism.configure(int(threads))
     if numerics == "exact":
-        library.load().use_isa(isa)
-        library.enable()
+        os.environ[library.ISA] = isa
+        strict.begin()
     found = importlib.import_module(f"numerics.{module}").main(*arguments)
     assert torch.get_num_threads() == int(threads)
     print(json.dumps(found))

@@ -1,0 +1,42 @@
+// Values put together where an index says, see exact/scatter.h.
+#pragma once
+
+#include "../exact/scatter.h"
+#include "isa.h"
+
+namespace es {
+
+// For each position p = 0 .. count - 1 in this order: row to[p] of `out` is combined with row source[p] of `from`.
+// Rows are `width` floats, one after the other. All rows are in range; a negative to[p] is left out. All of it again for
+// each of `batches` of `places` rows of `out` and (without `source`) `count` rows of `from`.
+struct Rows {
+  int64_t batches, count, width, places;
+  const int64_t* to;
+  const int64_t* source;  // null: p
+  const float* from;
+  const float* scale;  // by position, for Combine::add; null: none
+  float* out;
+};
+
+// index and from: (outer, length, inner), contiguous. In this order of k:
+// out[o * outer_stride + index(o, k, i) * place_stride + i] is combined with from(o, k, i).
+struct Lines {
+  int64_t outer, length, inner;
+  const int64_t* index;
+  const float* from;
+  float* out;
+  int64_t outer_stride, place_stride;
+};
+
+// All use threads inside.
+struct Scatter {
+  void (*rows)(const Rows&, int how);  // a Combine
+  // The same for any type, `width` in bytes: row to[p] becomes row p, in this order, so the last one stays.
+  void (*assign)(int64_t batches, int64_t count, int64_t width, int64_t places, const int64_t* to, const char* from,
+                 char* out);
+  void (*lines)(const Lines&, int how);
+  bool (*in_range)(const int64_t* index, int64_t count, int64_t lowest, int64_t end);
+};
+
+}
+ES_TABLE(Scatter, scatter)
