@@ -88,9 +88,9 @@ SCATTER = frozenset(
     }
 )
 
-RANGES = frozenset({"arange", "linspace"})
+DATA = _names("arange linspace grid_sampler_2d")
 
-OURS = GEMM | CONV | POINTWISE | REDUCE | RANDOM | SCATTER | RANGES
+OURS = GEMM | CONV | POINTWISE | REDUCE | RANDOM | SCATTER | DATA
 
 # ---- exact by IEEE-754: each result is one correctly rounded operation, whatever kernel computes it. Not `sqrt`, which
 # PyTorch gives to MKL, nor what shows the sign of a NaN, which is not specified: `copysign`, `signbit`.
@@ -161,7 +161,8 @@ COMPOSED = _names("""
 """)
 
 EXCEPT = frozenset(
-    {"scatter.reduce", "scatter.reduce_out", "scatter.value_reduce", "scatter.value_reduce_out"}
+    {"grid_sampler_2d.out"}
+    | {"scatter.reduce", "scatter.reduce_out", "scatter.value_reduce", "scatter.value_reduce_out"}
     | {"round.decimals", "round.decimals_out"}
 )
 """Overloads that are refused though others of their name are not; without the underscore of the in-place variant."""

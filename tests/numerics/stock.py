@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-
 import torch
 from numerics.zoo import digest
-from torch.nn import functional as F
+from torch.nn import functional
 
 HOSTILE = [
     *(0.0, -0.0, 1.0, -1.0, float("nan"), float("inf"), -float("inf"), 1e-40, -1e-40, 2.0**-149, 2.0**-126, 3.4e38),
@@ -33,11 +31,11 @@ UNARY = {
     "mul by a number": lambda x: x * 0.3,
     "div by a number": lambda x: x / 0.3,
     "number by": lambda x: 0.3 / x,
-    "threshold": lambda x: F.threshold(x, 0.1, 20.0),
-    "leaky_relu": F.leaky_relu,
-    "hardshrink": F.hardshrink,
-    "softshrink": F.softshrink,
-    "prelu": lambda x: F.prelu(x, torch.tensor([0.3], dtype=x.dtype)),
+    "threshold": lambda x: functional.threshold(x, 0.1, 20.0),
+    "leaky_relu": functional.leaky_relu,
+    "hardshrink": functional.hardshrink,
+    "softshrink": functional.softshrink,
+    "prelu": lambda x: functional.prelu(x, torch.tensor([0.3], dtype=x.dtype)),
     "threshold_backward": lambda x: torch.ops.aten.threshold_backward(x.flip(0), x, 0.0),
     "leaky_relu_backward": lambda x: torch.ops.aten.leaky_relu_backward(x.flip(0), x, 0.3, False),
     "hardtanh_backward": lambda x: torch.ops.aten.hardtanh_backward(x.flip(0), x, -1.0, 1.0),
@@ -95,10 +93,9 @@ def main() -> dict[str, str]:
             (name, run, (x, y)) for name, run in BINARY.items()
         ]
         for name, run, inputs in runs:
-            results = []
+            several = [[*layouts(one), *(one[:n] for n in (1, 7, 17, 35))] for one in inputs]
             try:
-                for some in zip(*(itertools.chain(layouts(one), (one[:n] for n in (1, 7, 17, 35))) for one in inputs)):
-                    results.append(run(*some))
+                results = [run(*some) for some in zip(*several, strict=True)]
             except (RuntimeError, NotImplementedError) as error:
                 found[f"{name} {dtype}"] = f"failed: {str(error)[:60]}"
                 continue
