@@ -82,6 +82,18 @@ struct Channel {
   }
 };
 
+// Kept by the thread: to get and to return that much each time would cost more than what is done with it.
+static inline void* thread_memory(size_t size) {
+  static thread_local void* memory;
+  static thread_local size_t room;
+  if (room < size) {
+    free(memory);
+    memory = aligned_alloc(64, size);
+    room = size;
+  }
+  return memory;
+}
+
 // out[k][column] = K sums over the rows of each column; `step(totals, row, at, part)` as for `accumulate_columns`. With
 // `prepare(begin, end)`, that is done with every 64 rows right before they are added up, while they are in the cache.
 struct Nothing {
@@ -101,7 +113,7 @@ static inline void sum_columns(int64_t rows, int64_t columns, Step step, float* 
   int64_t most = rows < kBlock ? rows : kBlock, width = columns < Lanes::kColumns ? columns : Lanes::kColumns;
   int64_t together = kPrepares ? strips : 1;  // strips of a task
   parallel_for(blocks * strips / together, 1 + 16384 / (most * width), [&](int64_t begin, int64_t end) {
-    Lanes* lanes = (Lanes*)aligned_alloc(64, sizeof(Lanes) * (size_t)together);
+    Lanes* lanes = (Lanes*)thread_memory(sizeof(Lanes) * (size_t)together);
     for (int64_t task = begin; task < end; ++task) {
       int64_t b = task * together / strips, first = task * together % strips;
       int64_t start = b * kBlock, height = rows - start < kBlock ? rows - start : kBlock;
@@ -127,7 +139,6 @@ static inline void sum_columns(int64_t rows, int64_t columns, Step step, float* 
         join_lanes<K, Sum>(strip, height, count, 0.0f, to);
       });
     }
-    free(lanes);
   });
   for (int k = 0; k < K; ++k)
     for (int64_t c = 0; c < columns; ++c) {
