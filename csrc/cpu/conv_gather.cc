@@ -48,50 +48,65 @@ static int runs_of(const Grid& g, int64_t first, int64_t count, Run* runs) {
 }
 
 // Packs patches: row k of a panel is the image shifted by offset[k].
-struct Patches {
-  const Grid& grid;
-  const float* image;
-  const int64_t* offset;
-  bool has_slack;
-
-  vfloat some(const float* from, int64_t count) const {
-#if defined(__AVX512F__)
-    return load_some(from, count);
-#else
-    return has_slack || count == kWidth ? load(from) : load_some(from, count);
-#endif
-  }
+class Patches {
+ public:
+  Patches(const Grid& grid, const float* image, const int64_t* offset, bool has_slack)
+      : grid(grid), image(image), offset(offset), has_slack(has_slack) {}
 
   int64_t k_step() const { return kChunk; }
   void pack_columns(float* panel, int64_t first, int64_t columns, int64_t k, int64_t length) const {
     Run runs[kColumns];
     const int count = runs_of(grid, first, columns, runs);
-    const int64_t width = padded(columns);
-    const int64_t* shift = offset + k;
-    if (count == 1) {
-      const float* from = image + runs[0].in;
-      const int64_t tail = columns - (width - kWidth);
-      if (width == kWidth)
-        for (; length > 0; --length, ++shift, panel += width) store(panel, some(from + *shift, tail));
-      else
-        for (; length > 0; --length, ++shift, panel += width) {
-          store(panel, load(from + *shift));
-          store(panel + kWidth, some(from + *shift + kWidth, tail));
-        }
-      return;
-    }
-    // Whole vectors are written: what is too much is overwritten by the run after it.
-    for (; length > 0; --length, ++shift, panel += width)
-      for (int r = 0; r < count; ++r) {
-        const float* from = image + runs[r].in + *shift;
-        float* to = panel + runs[r].column;
-        int64_t rest = runs[r].length;
-        if (rest > kWidth) {
-          store(to, load(from));
-          from += kWidth, to += kWidth, rest -= kWidth;
-        }
-        store(to, some(from, rest));
+    Piece pieces[kColumns];
+    int total = 0;
+    bool whole = true;
+    for (int r = 0; r < count; ++r)
+      for (int i = 0; i < runs[r].length; i += kWidth) {
+        const int rest = runs[r].length - i < kWidth ? runs[r].length - i : kWidth;
+        whole = whole && rest == kWidth;
+        pieces[total++] = {image + runs[r].in + i, runs[r].column + i, rest};
       }
+    const int64_t width = padded(columns);
+    if (!whole && !has_slack) return copy<0, true>(panel, width, pieces, total, offset + k, length);
+    switch (total) {
+      case 1:
+        return copy<1, false>(panel, width, pieces, total, offset + k, length);
+      case 2:
+        return copy<2, false>(panel, width, pieces, total, offset + k, length);
+      case 3:
+        return copy<3, false>(panel, width, pieces, total, offset + k, length);
+      case 4:
+        return copy<4, false>(panel, width, pieces, total, offset + k, length);
+      case 5:
+        return copy<5, false>(panel, width, pieces, total, offset + k, length);
+      case 6:
+        return copy<6, false>(panel, width, pieces, total, offset + k, length);
+      default:
+        return copy<0, false>(panel, width, pieces, total, offset + k, length);
+    }
+  }
+
+ private:
+  struct Piece {
+    const float* from;
+    int column, count;
+  };
+
+  const Grid& grid;
+  const float* image;
+  const int64_t* offset;
+  const bool has_slack;
+
+  // Whole vectors are written: what is too much is overwritten by the piece after it. Total: 0, if it is not known here.
+  template <int Total, bool Exactly>
+  static void copy(float* panel, int64_t width, const Piece* pieces, int total, const int64_t* shift, int64_t length) {
+    for (; length > 0; --length, ++shift, panel += width) {
+#pragma GCC unroll 6
+      for (int i = 0; i < (Total ? Total : total); ++i) {
+        const float* from = pieces[i].from + *shift;
+        store(panel + pieces[i].column, Exactly ? load_some(from, pieces[i].count) : load(from));
+      }
+    }
   }
 };
 
@@ -220,7 +235,7 @@ struct Gather {
         const int64_t last = first + end - begin < tiles ? first + end - begin : tiles;
         begin += last - first;
         const TurnedWeights left{weights + group * divide_up(rows, kPart) * kPart * k, k};
-        Patches right{grid, image + group * image_group, offset, has_slack};
+        const Patches right(grid, image + group * image_group, offset, has_slack);
         Volume to = out;
         const int64_t shift = group * rows * out.stride[1];
         to.data = (char*)out.data + shift * (out.element == Element::f32 ? 4 : 2);
@@ -231,6 +246,14 @@ struct Gather {
     });
   }
 };
+
+// Whether the taps of a kernel are floats that follow each other.
+static bool taps_are_dense(const ConvShape& s, const Volume& w) {
+  bool dense = w.element == Element::f32;
+  for (int64_t d = 2, step = 1; d >= 0; step *= s.kernel[d--])
+    dense = dense && (w.stride[2 + d] == step || s.kernel[d] == 1);
+  return dense;
+}
 
 void gather_forward(const ConvShape& s, const Volume& x, const Volume& w, const float* bias, const Volume& y) {
   const Window windows[3] = {forward_window(s, 0), forward_window(s, 1), forward_window(s, 2)};
@@ -249,8 +272,7 @@ void gather_forward(const ConvShape& s, const Volume& x, const Volume& w, const 
 
   const int64_t parts = divide_up(s.out_channels, kPart);
   Scratch turned(s.groups * parts * kPart * k);
-  const bool dense = w.element == Element::f32 && w.stride[4] == 1 && w.stride[3] == s.kernel[2] &&
-                     w.stride[2] == s.kernel[1] * s.kernel[2] && w.stride[1] == taps;
+  const bool dense = taps_are_dense(s, w) && (w.stride[1] == taps || s.in_channels == 1);
   parallel_for(k > 0 ? s.groups * parts : 0, divide_up(1 << 14, k * kPart + 1), [&](int64_t begin, int64_t end) {
     Scratch lines(dense ? 0 : kPart * k);
     for (int64_t part = begin; part < end; ++part) {
@@ -287,6 +309,7 @@ void gather_backward(const ConvShape& s, const Volume& dy, const Volume& w, cons
   const int64_t most = s.out_channels * s.kernel[0] * s.kernel[1] * s.kernel[2], parts = divide_up(s.in_channels, kPart);
   Scratch offsets(2 * most), turned(s.groups * most * parts * kPart);
   int64_t* offset = offsets.as<int64_t>();
+  const bool dense = taps_are_dense(s, w);
 
   Gather gather{};
   gather.groups = s.groups, gather.rows = s.in_channels;
@@ -323,12 +346,23 @@ void gather_backward(const ConvShape& s, const Volume& dy, const Volume& w, cons
             const int64_t group = part / parts, row = part % parts * kPart;
             const int64_t rows = s.in_channels - row < kPart ? s.in_channels - row : kPart;
             float* to = turned.data() + part * kPart * k;
-            for (int64_t c = 0; c < s.out_channels; ++c)
+            const bool all = volume == s.kernel[0] * s.kernel[1] * s.kernel[2];
+            for (int64_t c = 0; c < s.out_channels; ++c) {
+              const int64_t from = (group * s.out_channels + c) * w.stride[0] + row * w.stride[1];
+              if (all && dense) {
+                pack(to, (const float*)w.data + from, w.stride[1], 1, rows, kPart, volume);
+                to += volume * kPart;
+                continue;
+              }
               each_tap([&](const int64_t* t) {
-                read_run(w, (group * s.out_channels + c) * w.stride[0] + row * w.stride[1] + t[0] * w.stride[2] +
-                                t[1] * w.stride[3] + t[2] * w.stride[4], w.stride[1], to, rows);
+                const int64_t at = from + t[0] * w.stride[2] + t[1] * w.stride[3] + t[2] * w.stride[4];
+                if (w.element == Element::f32)
+                  for (int64_t i = 0; i < rows; ++i) to[i] = ((const float*)w.data)[at + i * w.stride[1]];
+                else
+                  read_run(w, at, w.stride[1], to, rows);
                 to += kPart;
               });
+            }
           }
         });
         gather.k = k;

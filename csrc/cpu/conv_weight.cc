@@ -181,8 +181,10 @@ class ChannelsLast {
     const int64_t pixel = apart[2] * x.stride[4];
     at += (first * apart[2] - s.padding[2]) * x.stride[4];
     to += first * channels_;
-    if (x.element == Element::f32 && last - first > 1) {  // `pack` writes too much, which the next pixel mends
-      const int64_t count = last - first - 1;
+    // `pack` writes too much, which the pixels after it mend: not the next line's, which may be another thread's.
+    const int64_t mended = divide_up(kSlack, channels_);
+    if (x.element == Element::f32 && last - first > mended) {
+      const int64_t count = last - first - mended;
       pack(to, (const float*)x.data + at, x.stride[1], pixel, channels_, channels_, count);
       at += count * pixel, to += count * channels_, first += count;
     }

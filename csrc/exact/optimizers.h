@@ -31,7 +31,7 @@ struct Gradient {
 };
 template <class T>
 ES_FN float prepared(const Gradient& g, float grad, float param) {
-  grad = g.maximize ? -grad : grad;
+  grad = grad * (g.maximize ? -1.0f : 1.0f);
   return g.weight_decay != 0 ? as<T>(fma(g.weight_decay, param, grad)) : grad;
 }
 
@@ -46,11 +46,10 @@ struct Adam {
 };
 template <class T>
 ES_FN void adam(const Adam& a, float grad, float& param, float& mean, float& square, float& largest) {
-  param = a.shrink != 1.0f ? as<T>(param * a.shrink) : param;
+  param = as<T>(param * a.shrink);
   grad = prepared<T>(a.gradient, grad, param);
-  float apart = grad - mean;
-  float near = fma(a.beta1_rest, apart, mean), far = fma(-apart, 1.0f - a.beta1_rest, grad);
-  mean = as<T>(absolute(a.beta1_rest) < 0.5f ? near : far);
+  bool near = absolute(a.beta1_rest) < 0.5f;  // as `lerp`
+  mean = as<T>(fma(near ? a.beta1_rest : a.beta1_rest - 1.0f, grad - mean, near ? mean : grad));
   square = as<T>(fma(a.beta2_rest * grad, grad, as<T>(square * a.beta2)));
   float of = square;
   if (a.amsgrad) {

@@ -22,16 +22,7 @@ GEMM = frozenset(
 )
 CONV = frozenset({"convolution", "_convolution", "convolution_backward"})
 POINTWISE = frozenset(
-    """
-    _fused_adagrad _fused_adam _fused_adamw _fused_sgd acos acosh add addcdiv addcmul asin asinh atan atan2 atanh
-    binary_cross_entropy binary_cross_entropy_backward celu clamp clamp_max clamp_min cos cosh div elu elu_backward
-    erf erfc erfinv exp exp2 expm1 fmax fmin gelu gelu_backward glu glu_backward hardsigmoid hardsigmoid_backward
-    hardswish hardswish_backward hardtanh huber_loss huber_loss_backward hypot lerp log log10 log1p log2
-    log_sigmoid_backward log_sigmoid_forward logaddexp logaddexp2 logit logit_backward maximum minimum mish
-    mish_backward mse_loss_backward mul pow relu relu6 rsqrt rsub selu sigmoid sigmoid_backward silu silu_backward
-    sin sinc sinh smooth_l1_loss_backward softplus softplus_backward special_entr special_xlog1py sqrt square sub
-    tan tanh tanh_backward xlogy
-    """.split()
+    ["_fused_adagrad", "_fused_adam", "_fused_adamw", "_fused_sgd", "acos", "acosh", "add", "addcdiv", "addcmul", "asin", "asinh", "atan", "atan2", "atanh", "binary_cross_entropy", "binary_cross_entropy_backward", "celu", "clamp", "clamp_max", "clamp_min", "cos", "cosh", "div", "elu", "elu_backward", "erf", "erfc", "erfinv", "exp", "exp2", "expm1", "fmax", "fmin", "gelu", "gelu_backward", "glu", "glu_backward", "hardsigmoid", "hardsigmoid_backward", "hardswish", "hardswish_backward", "hardtanh", "huber_loss", "huber_loss_backward", "hypot", "lerp", "log", "log10", "log1p", "log2", "log_sigmoid_backward", "log_sigmoid_forward", "logaddexp", "logaddexp2", "logit", "logit_backward", "maximum", "minimum", "mish", "mish_backward", "mse_loss_backward", "mul", "pow", "relu", "relu6", "rsqrt", "rsub", "selu", "sigmoid", "sigmoid_backward", "silu", "silu_backward", "sin", "sinc", "sinh", "smooth_l1_loss_backward", "softplus", "softplus_backward", "special_entr", "special_xlog1py", "sqrt", "square", "sub", "tan", "tanh", "tanh_backward", "xlogy"]
 )
 REDUCE = frozenset(
     {
@@ -62,6 +53,8 @@ RANDOM = frozenset(
         *("rand", "rand_like", "randint", "randint_like", "randn", "randn_like"),
     }
 )
+WAYS = ("", "_backward")
+
 SCATTER = frozenset(
     {
         *("embedding", "embedding_backward", "embedding_dense_backward", "index_select", "index_select_backward"),
@@ -77,6 +70,21 @@ SCATTER = frozenset(
             "take",
         ),
         *("scatter", "scatter_add", "scatter_reduce"),
+        *("max_pool1d", "max_pool2d", "max_pool3d", "max_pool1d_with_indices", "max_pool2d_with_indices"),
+        *("max_pool2d_with_indices_backward", "max_pool3d_with_indices", "max_pool3d_with_indices_backward"),
+        *("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool2d_backward"),
+        *("adaptive_max_pool3d", "adaptive_max_pool3d_backward"),
+        *("avg_pool1d", "avg_pool2d", "avg_pool2d_backward", "avg_pool3d", "avg_pool3d_backward"),
+        *("adaptive_avg_pool1d", "adaptive_avg_pool2d", "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward"),
+        *("adaptive_avg_pool3d", "_adaptive_avg_pool3d", "_adaptive_avg_pool3d_backward"),
+        *(
+            f"{kind}{d}d{way}"
+            for kind in ("upsample_nearest", "_upsample_nearest_exact")
+            for d in "123"
+            for way in WAYS
+        ),
+        *(f"{kind}_pad{d}d{way}" for kind in ("reflection", "replication") for d in "123" for way in WAYS),
+        *("im2col", "col2im", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "native_channel_shuffle"),
     }
 )
 

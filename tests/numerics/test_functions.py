@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
 from easyscale.pipeline.numerics import library
-from numerics import reference
+from numerics import exhaustive, reference
 from numerics import reference_functions as specified
 
 NAMES = ("exp", "expm1", "log", "log1p", "tanh", "sigmoid", "erf", "rsqrt", "sin", "cos")
@@ -118,3 +120,13 @@ def test_some_exponents_are_products_quotients_and_roots(isa, exponent, expected
     x = np.concatenate([SPECIAL, words(500, 7)])
     with np.errstate(all="ignore"):
         assert reference.same(torch.pow(torch.from_numpy(x), exponent).numpy(), np.asarray(expected(x), np.float32))
+
+
+@pytest.mark.parametrize("set_of_instructions", ["avx512", "avx2", "baseline", "neon"])
+def test_hashes_over_a_sample_of_all_numbers_are_those_of_the_repository(set_of_instructions):
+    fast = set_of_instructions in ("avx512", "avx2")
+    found = exhaustive.hashes(set_of_instructions, "sample", [] if fast else ["exp", "tanh"])
+    if not found:
+        pytest.skip(f"this processor lacks {set_of_instructions}")
+    recorded = json.loads(exhaustive.RECORD.read_text())["sample"]
+    assert found == (recorded if fast else {name: recorded[name] for name in found})

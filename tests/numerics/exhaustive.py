@@ -1,0 +1,70 @@
+"""Every function of one number on every number: its hash under each instruction set is the one in exhaustive.json.
+
+python tests/numerics/exhaustive.py            all 2^32 inputs (minutes), for the instruction sets with fma
+python tests/numerics/exhaustive.py --sample   2^24 of them, for all instruction sets
+... --record                                   writes exhaustive.json
+... NAME...                                    only these
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+from easyscale.pipeline.numerics import build
+
+RECORD = Path(__file__).with_name("exhaustive.json")
+
+
+def program() -> Path:
+    """Built from the same objects as the library."""
+    compiler, folder = build.compiler(), build.cache_folder()
+    units = build.kernel_units(build.target().isas, lambda name: name == "pointwise.cc")
+    probe = build.Unit(build.SOURCES / "probe" / "exhaustive.cc", (*build.MATH, "-O3"))
+    objects = build.objects([*units, probe], compiler, folder / "objects")
+    path = folder / f"exhaustive-{objects[-1].stem}-{objects[0].stem}"
+    subprocess.run([compiler, *map(str, objects), "-pthread", "-o", str(path)], check=True)
+    return path
+
+
+def hashes(isa: str, kind: str, names: list[str]) -> dict[str, str]:
+    """By function. Empty: this processor lacks the instruction set."""
+    done = subprocess.run([str(program()), isa, kind, *names], stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode == 2:
+        return {}
+    return dict(line.split() for line in done.stdout.splitlines())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sample", action="store_true")
+    parser.add_argument("--record", action="store_true")
+    parser.add_argument("--isa", action="append")
+    parser.add_argument("names", nargs="*")
+    asked = parser.parse_args()
+    kind = "sample" if asked.sample else "all"
+    isas = asked.isa or (["neon"] if platform.machine() == "aarch64" else ["avx512", "avx2"])
+    if asked.sample and "avx2" in isas and not asked.isa:
+        isas.append("baseline")
+    record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    wrong = 0
+    for isa in isas:
+        for name, found in hashes(isa, kind, asked.names).items():
+            known = record.setdefault(kind, {}).get(name)
+            if asked.record and known is None:
+                record[kind][name] = found
+            elif known != found:
+                wrong += 1
+                print(f"{name} under {isa}, {kind}: {found}, and recorded is {known}")
+    if asked.record:
+        RECORD.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
+    print(f"{kind}, {', '.join(isas)}: {wrong} differences")
+    return wrong > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
