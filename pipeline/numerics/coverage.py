@@ -22,7 +22,95 @@ GEMM = frozenset(
 )
 CONV = frozenset({"convolution", "_convolution", "convolution_backward"})
 POINTWISE = frozenset(
-    ["_fused_adagrad", "_fused_adam", "_fused_adamw", "_fused_sgd", "acos", "acosh", "add", "addcdiv", "addcmul", "asin", "asinh", "atan", "atan2", "atanh", "binary_cross_entropy", "binary_cross_entropy_backward", "celu", "clamp", "clamp_max", "clamp_min", "cos", "cosh", "div", "elu", "elu_backward", "erf", "erfc", "erfinv", "exp", "exp2", "expm1", "fmax", "fmin", "gelu", "gelu_backward", "glu", "glu_backward", "hardsigmoid", "hardsigmoid_backward", "hardswish", "hardswish_backward", "hardtanh", "huber_loss", "huber_loss_backward", "hypot", "lerp", "log", "log10", "log1p", "log2", "log_sigmoid_backward", "log_sigmoid_forward", "logaddexp", "logaddexp2", "logit", "logit_backward", "maximum", "minimum", "mish", "mish_backward", "mse_loss_backward", "mul", "pow", "relu", "relu6", "rsqrt", "rsub", "selu", "sigmoid", "sigmoid_backward", "silu", "silu_backward", "sin", "sinc", "sinh", "smooth_l1_loss_backward", "softplus", "softplus_backward", "special_entr", "special_xlog1py", "sqrt", "square", "sub", "tan", "tanh", "tanh_backward", "xlogy"]
+    [
+        "_fused_adagrad",
+        "_fused_adam",
+        "_fused_adamw",
+        "_fused_sgd",
+        "acos",
+        "acosh",
+        "add",
+        "addcdiv",
+        "addcmul",
+        "asin",
+        "asinh",
+        "atan",
+        "atan2",
+        "atanh",
+        "binary_cross_entropy",
+        "binary_cross_entropy_backward",
+        "celu",
+        "clamp",
+        "clamp_max",
+        "clamp_min",
+        "cos",
+        "cosh",
+        "div",
+        "elu",
+        "elu_backward",
+        "erf",
+        "erfc",
+        "erfinv",
+        "exp",
+        "exp2",
+        "expm1",
+        "fmax",
+        "fmin",
+        "gelu",
+        "gelu_backward",
+        "glu",
+        "glu_backward",
+        "hardsigmoid",
+        "hardsigmoid_backward",
+        "hardswish",
+        "hardswish_backward",
+        "hardtanh",
+        "huber_loss",
+        "huber_loss_backward",
+        "hypot",
+        "lerp",
+        "log",
+        "log10",
+        "log1p",
+        "log2",
+        "log_sigmoid_backward",
+        "log_sigmoid_forward",
+        "logaddexp",
+        "logaddexp2",
+        "logit",
+        "logit_backward",
+        "maximum",
+        "minimum",
+        "mish",
+        "mish_backward",
+        "mse_loss_backward",
+        "mul",
+        "pow",
+        "relu",
+        "relu6",
+        "rsqrt",
+        "rsub",
+        "selu",
+        "sigmoid",
+        "sigmoid_backward",
+        "silu",
+        "silu_backward",
+        "sin",
+        "sinc",
+        "sinh",
+        "smooth_l1_loss_backward",
+        "softplus",
+        "softplus_backward",
+        "special_entr",
+        "special_xlog1py",
+        "sqrt",
+        "square",
+        "sub",
+        "tan",
+        "tanh",
+        "tanh_backward",
+        "xlogy",
+    ]
 )
 REDUCE = frozenset(
     {
@@ -160,11 +248,7 @@ COMPOSED = _names("""
     randint_like randn randn_like normal_functional logsumexp
 """)
 
-EXCEPT = frozenset(
-    {"grid_sampler_2d.out"}
-    | {"scatter.reduce", "scatter.reduce_out", "scatter.value_reduce", "scatter.value_reduce_out"}
-    | {"round.decimals", "round.decimals_out"}
-)
+EXCEPT = frozenset({"grid_sampler_2d.out", "round.decimals", "round.decimals_out"})
 """Overloads that are refused though others of their name are not; without the underscore of the in-place variant."""
 
 PLUMBING = frozenset({"c10d", "_c10d_functional", "profiler", "debug_mode_ops", "easyscale"})

@@ -40,7 +40,6 @@ def test_no_name_is_in_two_tables() -> None:
         ("aten::view", Class.INSENSITIVE),
         ("aten::__ilshift__.Tensor", Class.INSENSITIVE),
         ("aten::cat.out", Class.INSENSITIVE),
-        ("aten::scatter_.reduce", Class.UNCOVERED),
         ("aten::round.decimals", Class.UNCOVERED),
         ("aten::bincount", Class.INTEGERS),
         ("aten::_foreach_add_.List", Class.COMPOSED),

@@ -46,7 +46,6 @@ def ones() -> torch.Tensor:
         ("_nested_tensor_from_tensor_list", lambda: torch.nested.nested_tensor([ones()])),
         ("to_mkldnn", lambda: ones().to_mkldnn()),
         ("_unique2", lambda: torch.unique(ones())),
-        ("scatter", lambda: ones().scatter_(0, torch.zeros(1, 4, dtype=torch.int64), ones(), reduce="add")),
         ("median", lambda: ones().median()),
         ("round.decimals", lambda: ones().round(decimals=2)),
     ],
