@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from itertools import islice
 from operator import add
 from typing import TYPE_CHECKING, Any
@@ -75,9 +75,12 @@ def build(build_fn: Callable[[], Any], spec: JobSpec) -> Training:
     Raises:
         SpecError: it returns something else than a `Training`.
     """
-    seed_build(spec.seed)
-    with exactly(spec, "build()", loaded=True):
-        training = build_fn()
+    while True:
+        seed_build(spec.seed)
+        with exactly(spec, "build()", loaded=True, repeats=True) as run:
+            training = build_fn()
+        if not run.came:
+            break
     if not isinstance(training, Training):
         raise SpecError(
             f"job {spec.name!r}: build() returned {type(training).__name__}", "it must return an easyscale.Training"
@@ -137,8 +140,11 @@ class Engine:
             SpecError: `step` does not return a scalar loss, or makes sparse gradients.
             InexactError: with exact numerics: it does what they do not cover.
         """
-        with exactly(self._spec, "the forward pass", self._model, lambda: self._rerun(ests)):
-            return self._compute(ests, watch)
+        while True:
+            with exactly(self._spec, "the forward pass", self._model, partial(self._rerun, ests), repeats=True) as run:
+                contribution = self._compute(ests, watch)
+            if not run.came:
+                return contribution
 
     def _rerun(self, ests: range) -> None:
         """The same once more, to see where in it something is."""

@@ -27,6 +27,7 @@ from easyscale.coordinator import keys, views
 from easyscale.coordinator.kv import open_kv
 from easyscale.pipeline.forkserver_messages import EXTRA_FD
 from easyscale.pipeline.inspect import inspect_script
+from easyscale.pipeline.numerics import build
 from easyscale.pipeline.submit import Handle, Result, place
 from easyscale.pipeline.summary import Summary, read_job, summarize
 from easyscale.settings import file_address
@@ -190,6 +191,7 @@ class Cluster:
             "EASYSCALE_STORE": self.store_address,
             "EASYSCALE_FOLDER": str(folder / "local"),
             "HOME": str(folder),  # no settings file of the machine's
+            "EASYSCALE_BUILD_FOLDER": str(build.cache_folder()),  # what takes minutes is built once
             "PYTHONDONTWRITEBYTECODE": "1",
             "JOB_STEPS": str(folder / "steps"),
             **(env or {}),

@@ -285,16 +285,12 @@ INTEGERS = _names("""
 
 COMPOSED = _names("""
     embedding index_put _unsafe_index_put _unsafe_masked_index _unsafe_masked_index_put_accumulate linear softmax
-    log_softmax _safe_softmax rsub deg2rad rad2deg celu dist allclose affine_grid_generator
+    log_softmax _safe_softmax deg2rad rad2deg celu dist allclose affine_grid_generator
     binary_cross_entropy_with_logits _trilinear _euclidean_dist adaptive_avg_pool1d avg_pool1d rand rand_like randint
     randint_like randn randn_like normal_functional logsumexp
 """)
 
-EXCEPT = frozenset(
-    {"grid_sampler_2d.out"}
-    | {"scatter.reduce", "scatter.reduce_out", "scatter.value_reduce", "scatter.value_reduce_out"}
-    | {"round.decimals", "round.decimals_out"}
-)
+EXCEPT = frozenset({"grid_sampler_2d.out", "round.decimals", "round.decimals_out"})
 """Overloads that are refused though others of their name are not; without the underscore of the in-place variant."""
 
 PLUMBING = frozenset({"c10d", "_c10d_functional", "profiler", "debug_mode_ops", "easyscale"})

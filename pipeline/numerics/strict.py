@@ -8,6 +8,7 @@ of PyTorch's operators (numpy, C extensions that touch memory themselves) cannot
 from __future__ import annotations
 
 import re
+import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -31,6 +32,12 @@ _ORIGIN = re.compile(r"^(?:CPU|Autograd\w*|Composite\w+): registered at (.*?):\d
 _seen: set[str] = set()
 """Operators that have been looked at: refused, or covered."""
 
+_torchs: set[str] = set()
+"""Namespaces of operators that were there before anything of the user's."""
+
+_loaded: list[tuple[int, ...]] = []
+"""What `_counts` said when operators were last looked at."""
+
 _undo: list[Callable[[], None]] = []
 
 
@@ -47,7 +54,8 @@ def begin(say: Callable[[str], None] | None = None) -> None:
     library.load(say)
     library.enable()
     _refuse_inductor()
-    _refuse_new()
+    _torchs.update(name.partition("::")[0] for name in _names())
+    refuse_new()
 
 
 def begun() -> bool:
@@ -61,6 +69,7 @@ def end() -> None:
         _undo.pop()()
     library.load().allow()
     _seen.clear()
+    _torchs.clear()
     library.disable()
 
 
@@ -74,12 +83,16 @@ def strictly() -> Iterator[None]:
         end()
 
 
-def look(*, operators: bool = False) -> None:
+def look(*, operators: bool = False) -> list[str]:
     """See whether this process is still exact; to be called between passes.
 
     Args:
-        operators: user code has been loaded: look at all threads, and for operators that it has brought along or
-            replaced, too. Takes a quarter of a second.
+        operators: user code has been loaded: look at all threads, and for kernels that it has put in the place of
+            PyTorch's, too. Takes a quarter of a second.
+
+    Returns:
+        Operators of others that were not there before: what has just been run may have called them. From now on they
+        are refused.
 
     Raises:
         InexactError: it is not, and why.
@@ -93,9 +106,16 @@ def look(*, operators: bool = False) -> None:
             "something in the job's code has switched that on: torch.set_flush_denormal(True), or a library that was "
             "linked with -ffast-math",
         )
+    came = refuse_new() if operators or _loaded != [_counts()] else []
     if operators:
-        _refuse_new()
         _refuse_replaced()
+    return came
+
+
+def _counts() -> tuple[int, ...]:
+    """Grow with whatever can bring operators along, and are quickly asked."""
+    made = torch.library._defs, torch.library._impls  # noqa: SLF001
+    return len(sys.modules), len(torch.ops.loaded_libraries), *map(len, made)
 
 
 def _names() -> list[str]:
@@ -108,8 +128,13 @@ def _has(name: str, key: str) -> bool:
     return found
 
 
-def _refuse_new() -> None:
-    """Refuse what is not covered among the operators that are there now and were not before."""
+def refuse_new() -> list[str]:
+    """Refuse what is not covered among the operators that are there now and were not before.
+
+    Returns:
+        Those of them that are not PyTorch's.
+    """
+    _loaded[:] = [_counts()]
     new = [name for name in _names() if name not in _seen]
     _seen.update(new)
     refused, integers, foreign = [], [], []
@@ -135,6 +160,7 @@ def _refuse_new() -> None:
     ours.integers_only(integers)
     for key, names in others.items():
         ours.refuse(names, key)
+    return [name for name in foreign if name.partition("::")[0] not in _torchs]
 
 
 def _refuse_replaced() -> None:

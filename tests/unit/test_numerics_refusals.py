@@ -100,6 +100,20 @@ def test_a_refusal_fails_the_job_at_once_as_its_users() -> None:
     assert error.exit_code == 2
 
 
+def test_an_operator_that_comes_along_in_a_pass_is_refused_before_the_pass_counts() -> None:
+    def late(x: Tensor) -> Tensor:
+        if not hasattr(torch.ops.easyscalelate, "twice"):
+            torch.library.custom_op(
+                "easyscalelate::twice", lambda x: x * 2, mutates_args=(), schema="(Tensor x) -> Tensor"
+            )
+        twice: Tensor = torch.ops.easyscalelate.twice(x.detach())
+        return x + twice
+
+    error = refused(training(late), lambda engine: engine.compute(range(1)))
+    assert "easyscalelate::twice" in str(error)
+    assert "in the forward pass" in str(error)
+
+
 def test_what_the_users_code_does_to_the_arithmetic_is_told_before_the_step_counts() -> None:
     def flush(x: Tensor) -> Tensor:
         torch.set_flush_denormal(True)
