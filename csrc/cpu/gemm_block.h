@@ -3,7 +3,8 @@
 //
 // A packer of the left side has `pack_rows(panel, first row, rows, first k, length)`, one of the right side
 // `pack_columns(panel, first column, columns, first k, length)`; both may write kSlack floats too many. `k_step()` is how
-// many k it likes at once, before the same k of the neighbouring panel: few where neighbours share cache lines. A sink takes the
+// many k it likes at once, before the same k of the neighbouring panel: few where neighbours share cache lines. Packers
+// of matrices in memory also have `in_place`, see gemm_pack.h. A sink takes the
 // sums: `float* direct(row, column, &out_row)` says where they can be stored as they are, or null; then
 // `finish(sums, row, rows, column, columns)` is given them, rows kColumns apart.
 #pragma once
@@ -57,29 +58,38 @@ constexpr int64_t kManyPanels = 64;
 
 constexpr int64_t kTileFloats = kRows * kColumns;
 
-template <class Left, class Right, class Sink>
+// A panel, or a part of a matrix in its place.
+struct Panel {
+  const float* data;
+  int64_t along, k;  // how far apart neighbours are, and one k and the next; `along` is 1 on the right side
+};
+
+template <class Sink>
 struct Block {
-  const Left& left;
-  const Right& right;
   const Sink& sink;
   Range rows, columns;
   int64_t row_panels, column_panels;
   float* stack;
 
-  // All of one tile for one chunk that is neither the packing nor the panels' addresses.
-  void tile(int64_t p, int64_t q, const float* a, const float* b, const ChunkStep& step, int64_t length) const {
-    const Range i = rows.part(p, row_panels);
+  Range rows_of(int64_t p) const { return rows.part(p, row_panels); }
+  Range columns_of(int64_t q) const {
     const int64_t j = columns.begin + q * kColumns;
-    const int64_t count = columns.end - j < kColumns ? columns.end - j : kColumns;
+    return {j, columns.end - j < kColumns ? columns.end : j + kColumns};
+  }
+
+  // One tile for one chunk, and what becomes of its sums.
+  void tile(int64_t p, int64_t q, const Panel& a, const Panel& b, const ChunkStep& step, int64_t length) const {
+    const Range i = rows_of(p), j = columns_of(q);
     const int64_t level = row_panels * column_panels * kTileFloats;
     float* bottom = stack + (p * column_panels + q) * kTileFloats;
     alignas(64) float sums[kTileFloats];
     int64_t out_row = kColumns;
-    float* direct = step.last ? sink.direct(i.begin, j, &out_row) : bottom + (step.height - step.merges) * level;
-    Tile t{length, a, b, 1, i.size(), padded(count), bottom + (step.height - 1) * level, level, step.merges,
-           direct ? direct : sums, out_row, direct && step.last ? count : padded(count)};
-    tile_kernel_for<true>(i.size(), count)(t);
-    if (!direct) sink.finish(sums, i.begin, i.size(), j, count);
+    float* direct = step.last ? sink.direct(i.begin, j.begin, &out_row) : bottom + (step.height - step.merges) * level;
+    Tile t{length, a.data, b.data, a.along, a.k, b.k, bottom + (step.height - 1) * level, level, step.merges,
+           direct ? direct : sums, out_row, direct && step.last ? j.size() : padded(j.size())};
+    const bool packed = a.along == 1 && a.k == i.size() && b.k == padded(j.size());
+    (packed ? tile_kernel_for<true>(i.size(), j.size()) : tile_kernel_for<false>(i.size(), j.size()))(t);
+    if (!direct) sink.finish(sums, i.begin, i.size(), j.begin, j.size());
   }
 };
 
@@ -101,28 +111,43 @@ static void one_block(const Left& left, const Right& right, const Sink& sink, Ra
   const int64_t stack_size = stack_height(chunks.size()) * row_panels * column_panels * kTileFloats;
   float* a = scratch(left_panels * left_panel + right_panels * right_panel + stack_size);
   float* b = a + left_panels * left_panel;
-  const Block<Left, Right, Sink> block{left, right, sink, rows, columns, row_panels, column_panels,
-                                       b + right_panels * right_panel};
+  const Block<Sink> block{sink, rows, columns, row_panels, column_panels, b + right_panels * right_panel};
+  Panel lefts[kLeftPanels], rights[kRightPanels];
   for (int64_t chunk = chunks.begin; chunk < chunks.end; ++chunk) {
     const ChunkStep step(chunk - chunks.begin, chunks.size());
     const int64_t start = chunk * kChunk, length = k - start < kChunk ? k - start : kChunk;
     for (int64_t p0 = 0; p0 < row_panels; p0 += left_panels) {
       const int64_t p1 = p0 + left_panels < row_panels ? p0 + left_panels : row_panels;
+      for (int64_t p = p0; p < p1; ++p) {
+        lefts[p - p0] = {a + (p - p0) * left_panel, 1, block.rows_of(p).size()};
+        if constexpr (requires { left.in_place(0, 0, 0); })
+          if (auto at = left.in_place(block.rows_of(p).begin, start, column_panels)) lefts[p - p0] = {at, left.row, left.column};
+      }
       pack_panels(p0, p1, left.k_step(), length, [&](int64_t p, int64_t at, int64_t count) {
-        const Range i = rows.part(p, row_panels);
-        left.pack_rows(a + (p - p0) * left_panel + at * i.size(), i.begin, i.size(), start + at, count);
+        float* panel = a + (p - p0) * left_panel;
+        if (lefts[p - p0].data != panel) return;
+        const Range i = block.rows_of(p);
+        left.pack_rows(panel + at * i.size(), i.begin, i.size(), start + at, count);
       });
       for (int64_t q0 = 0; q0 < column_panels; q0 += right_panels) {
         const int64_t q1 = q0 + right_panels < column_panels ? q0 + right_panels : column_panels;
-        if (p0 == 0 || right_panels < column_panels)
+        if (p0 == 0 || right_panels < column_panels) {
+          for (int64_t q = q0; q < q1; ++q) {
+            const Range j = block.columns_of(q);
+            rights[q - q0] = {b + (q - q0) * right_panel, 1, padded(j.size())};
+            if constexpr (requires { right.in_place(0, 0, 0); })
+              if (j.size() == padded(j.size()))
+                if (auto at = right.in_place(start, j.begin, row_panels)) rights[q - q0] = {at, 1, right.row};
+          }
           pack_panels(q0, q1, right.k_step(), length, [&](int64_t q, int64_t at, int64_t count) {
-            const int64_t j = columns.begin + q * kColumns;
-            const int64_t width = columns.end - j < kColumns ? columns.end - j : kColumns;
-            right.pack_columns(b + (q - q0) * right_panel + at * padded(width), j, width, start + at, count);
+            float* panel = b + (q - q0) * right_panel;
+            if (rights[q - q0].data != panel) return;
+            const Range j = block.columns_of(q);
+            right.pack_columns(panel + at * padded(j.size()), j.begin, j.size(), start + at, count);
           });
+        }
         for (int64_t p = p0; p < p1; ++p)
-          for (int64_t q = q0; q < q1; ++q)
-            block.tile(p, q, a + (p - p0) * left_panel, b + (q - q0) * right_panel, step, length);
+          for (int64_t q = q0; q < q1; ++q) block.tile(p, q, lefts[p - p0], rights[q - q0], step, length);
       }
     }
   }

@@ -119,6 +119,14 @@ static void pack(float* panel, const T* from, int64_t along, int64_t across, int
 // The packers of `blocks` (gemm_block.h) for matrices in memory. Along contiguous rows a few k of all panels are packed
 // before the next ones, so that cache lines are read from end to end.
 constexpr int64_t kStepAcross = 32;
+constexpr int64_t kFewUses = 3, kClose = 128;
+
+// Whether a matrix is better read where it is, by as many panels of the other side as `uses`: where it is floats, and
+// packing is for little use, or little is gained by it as its rows lie close together. `pitch` is between its k.
+template <class T>
+ES_FN bool stays(int64_t pitch, int64_t uses) {
+  return sizeof(T) == sizeof(float) && (uses <= kFewUses || pitch <= kClose);
+}
 
 template <class T>
 struct LeftMatrix {
@@ -128,6 +136,12 @@ struct LeftMatrix {
   void pack_rows(float* panel, int64_t first, int64_t rows, int64_t k, int64_t length) const {
     pack(panel, data + first * row + k * column, row, column, rows, rows, length);
   }
+  // Where the element (i, k) can be read, or null; elements are `row` and `column` apart. Rows that lie a multiple of a
+  // page apart would be in each other's way in the cache.
+  const float* in_place(int64_t i, int64_t k, int64_t uses) const {
+    const bool good = row == 1 || (column == 1 && row % 1024 != 0);
+    return good && stays<T>(row == 1 ? column : row, uses) ? (const float*)(data + i * row + k * column) : nullptr;
+  }
 };
 template <class T>
 struct RightMatrix {
@@ -136,6 +150,9 @@ struct RightMatrix {
   int64_t k_step() const { return column == 1 ? kStepAcross : kChunk; }
   void pack_columns(float* panel, int64_t first, int64_t columns, int64_t k, int64_t length) const {
     pack(panel, data + first * column + k * row, column, row, columns, padded(columns), length);
+  }
+  const float* in_place(int64_t k, int64_t j, int64_t uses) const {
+    return column == 1 && stays<T>(row, uses) ? (const float*)(data + k * row + j) : nullptr;
   }
 };
 
