@@ -4,7 +4,7 @@
 // A packer of the left side has `pack_rows(panel, first row, rows, first k, length)`, one of the right side
 // `pack_columns(panel, first column, columns, first k, length)`; both may write kSlack floats too many. `k_step()` is how
 // many k it likes at once, before the same k of the neighbouring panel: few where neighbours share cache lines. Packers
-// of matrices in memory also have `in_place`, see gemm_pack.h. A sink takes the
+// of matrices in memory also have `in_place` and `expect`, see gemm_pack.h. A sink takes the
 // sums: `float* direct(row, column, &out_row)` says where they can be stored as they are, or null; then
 // `finish(sums, row, rows, column, columns)` is given them, rows kColumns apart.
 #pragma once
@@ -46,12 +46,7 @@ static float* scratch(int64_t floats) {
 }
 
 // Panels of each side that are packed at once, for one chunk: together they stay in the L2 cache.
-constexpr int64_t kLeftPanels = 8;
-#if defined(__AVX512F__)
-constexpr int64_t kRightPanels = 12;
-#else
-constexpr int64_t kRightPanels = 16;
-#endif
+constexpr int64_t kLeftPanels = 8, kRightPanels = 12;
 // How long a block may be in the direction that is not limited by the above, where there is more than one chunk and so a
 // stack of all its tiles.
 constexpr int64_t kManyPanels = 64;
@@ -71,10 +66,13 @@ struct Block {
   int64_t row_panels, column_panels;
   float* stack;
 
-  Range rows_of(int64_t p) const { return rows.part(p, row_panels); }
-  Range columns_of(int64_t q) const {
-    const int64_t j = columns.begin + q * kColumns;
-    return {j, columns.end - j < kColumns ? columns.end : j + kColumns};
+  Range rows_of(int64_t p, int64_t count = 1) const {
+    const int64_t last = p + count < row_panels ? p + count : row_panels;
+    return {rows.part(p, row_panels).begin, rows.part(last - 1, row_panels).end};
+  }
+  Range columns_of(int64_t q, int64_t count = 1) const {
+    const int64_t j = columns.begin + q * kColumns, end = j + count * kColumns;
+    return {j, columns.end < end ? columns.end : end};
   }
 
   // One tile for one chunk, and what becomes of its sums.
@@ -107,7 +105,9 @@ static void one_block(const Left& left, const Right& right, const Sink& sink, Ra
   const int64_t row_panels = pieces(rows.size(), kRows), column_panels = pieces(columns.size(), kColumns);
   const int64_t left_panel = kRows * kChunk + kSlack, right_panel = kColumns * kChunk + kSlack;
   const int64_t left_panels = row_panels < kLeftPanels ? row_panels : kLeftPanels;
-  const int64_t right_panels = column_panels < kRightPanels ? column_panels : kRightPanels;
+  // With few rows a larger group has no use.
+  const int64_t most = row_panels <= kLeftPanels ? kRightPanels / 2 : kRightPanels;
+  const int64_t right_panels = pieces(column_panels, pieces(column_panels, most));
   const int64_t stack_size = stack_height(chunks.size()) * row_panels * column_panels * kTileFloats;
   float* a = scratch(left_panels * left_panel + right_panels * right_panel + stack_size);
   float* b = a + left_panels * left_panel;
@@ -146,8 +146,23 @@ static void one_block(const Left& left, const Right& right, const Sink& sink, Ra
             right.pack_columns(panel + at * padded(j.size()), j.begin, j.size(), start + at, count);
           });
         }
-        for (int64_t p = p0; p < p1; ++p)
-          for (int64_t q = q0; q < q1; ++q) block.tile(p, q, lefts[p - p0], rights[q - q0], step, length);
+        // What will be packed next is fetched meanwhile.
+        const int64_t tiles = (p1 - p0) * (q1 - q0);
+        const bool same = q1 < column_panels || p1 < row_panels, left_next = q1 == column_panels && left_panels < row_panels;
+        const int64_t soon = same ? start : start + kChunk, soon_length = k - soon < kChunk ? k - soon : kChunk;
+        const Range soon_rows = block.rows_of(p1 < row_panels ? p1 : 0, left_panels);
+        const Range soon_columns = block.columns_of(q1 < column_panels ? q1 : 0, right_panels);
+        for (int64_t p = p0, tile = 0; p < p1; ++p)
+          for (int64_t q = q0; q < q1; ++q, ++tile) {
+            block.tile(p, q, lefts[p - p0], rights[q - q0], step, length);
+            if (!same && step.last) continue;
+            if (left_next) {
+              if constexpr (requires { left.expect(0, 0, 0, 0, 0, 0); })
+                left.expect(soon_rows.begin, soon_rows.size(), soon, soon_length, tile, tiles);
+            } else if constexpr (requires { right.expect(0, 0, 0, 0, 0, 0); }) {
+              right.expect(soon_columns.begin, soon_columns.size(), soon, soon_length, tile, tiles);
+            }
+          }
       }
     }
   }

@@ -66,7 +66,10 @@ static void tile_kernel(const Tile& t) {
   for (int64_t k = t.length; k > 0; --k) {
     vfloat right[kTileVectors];
 #pragma GCC unroll 16
-    for (int v = 0; v < kTileVectors; ++v) right[v] = load(b + v * kWidth);
+    for (int v = 0; v < kTileVectors; ++v) {
+      right[v] = load(b + v * kWidth);
+      if (kPacked) __builtin_prefetch(b + 8 * b_k + v * kWidth);  // panels are in the L2 cache
+    }
 #pragma GCC unroll 16
     for (int i = 0; i < kTileRows; ++i) {
       vfloat left = broadcast(a[i * a_row]);

@@ -128,6 +128,20 @@ ES_FN bool stays(int64_t pitch, int64_t uses) {
   return sizeof(T) == sizeof(float) && (uses <= kFewUses || pitch <= kClose);
 }
 
+// Asks for part number `part` of `parts` of `runs` contiguous runs of `bytes`, which are `pitch` bytes apart.
+ES_FN void prefetch(const void* from, int64_t pitch, int64_t runs, int64_t bytes, int64_t part, int64_t parts) {
+  for (int64_t i = runs * part / parts; i < runs * (part + 1) / parts; ++i)
+    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch((const char*)from + i * pitch + at, 0, 2);
+}
+
+// Elements of a matrix that will be packed soon: `along` one side, `across` the other.
+template <class T>
+ES_FN void prefetch(const T* from, int64_t along, int64_t across, int64_t count, int64_t length, int64_t part, int64_t parts) {
+  const int64_t size = sizeof(T);
+  if (along == 1) prefetch(from, across * size, length, count * size, part, parts);
+  else if (across == 1) prefetch(from, along * size, count, length * size, part, parts);
+}
+
 template <class T>
 struct LeftMatrix {
   const T* data;
@@ -135,6 +149,9 @@ struct LeftMatrix {
   int64_t k_step() const { return row == 1 ? kStepAcross : kChunk; }
   void pack_rows(float* panel, int64_t first, int64_t rows, int64_t k, int64_t length) const {
     pack(panel, data + first * row + k * column, row, column, rows, rows, length);
+  }
+  void expect(int64_t first, int64_t rows, int64_t k, int64_t length, int64_t part, int64_t parts) const {
+    prefetch(data + first * row + k * column, row, column, rows, length, part, parts);
   }
   // Where the element (i, k) can be read, or null; elements are `row` and `column` apart. Rows that lie a multiple of a
   // page apart would be in each other's way in the cache.
@@ -150,6 +167,9 @@ struct RightMatrix {
   int64_t k_step() const { return column == 1 ? kStepAcross : kChunk; }
   void pack_columns(float* panel, int64_t first, int64_t columns, int64_t k, int64_t length) const {
     pack(panel, data + first * column + k * row, column, row, columns, padded(columns), length);
+  }
+  void expect(int64_t first, int64_t columns, int64_t k, int64_t length, int64_t part, int64_t parts) const {
+    prefetch(data + first * column + k * row, column, row, columns, length, part, parts);
   }
   const float* in_place(int64_t k, int64_t j, int64_t uses) const {
     return column == 1 && stays<T>(row, uses) ? (const float*)(data + k * row + j) : nullptr;
