@@ -213,6 +213,7 @@ SCATTER = frozenset(
             for d in "123"
             for way in WAYS
         ),
+        *(f"upsample_{kind}{way}" for kind in ("linear1d", "bilinear2d", "trilinear3d") for way in WAYS),
         *(f"{kind}_pad{d}d{way}" for kind in ("reflection", "replication") for d in "123" for way in WAYS),
         *("im2col", "col2im", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "native_channel_shuffle"),
     }

@@ -31,7 +31,8 @@ def exponential(x):
         k = fma(y, number("0x1.715476p+0"), shift) - shift
         r = fma(k, number("-0x1.62e400p-1"), y)
         r = fma(k, number("-0x1.7f7d1cp-20"), r)
-        one_more = np.float32(1) + fma(r * r, polynomial(EXP, r), r)
+        one_more = np.float32(1) + r
+        one_more = one_more + fma(r * r, polynomial(EXP, r), r - (one_more - np.float32(1)))
         k = k.astype(np.int64)
         result = (
             one_more * np.float32(2) ** (k >> 1).astype(np.float32) * np.float32(2) ** (k - (k >> 1)).astype(np.float32)
