@@ -64,6 +64,33 @@ static void write_line(const Volume& v, int64_t at, int64_t step, const float* f
   }
 }
 
+#if defined(__AVX512F__)
+#define ES_LOW 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define ES_HIGH 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#elif defined(__AVX2__)
+#define ES_LOW 0, 8, 1, 9, 2, 10, 3, 11
+#define ES_HIGH 4, 12, 5, 13, 6, 14, 7, 15
+#else
+#define ES_LOW 0, 4, 1, 5
+#define ES_HIGH 2, 6, 3, 7
+#endif
+
+// to[2 * i] = even[i], to[2 * i + 1] = odd[i], `count` in all. Reads whole vectors.
+static void interleave(const float* even, const float* odd, float* to, int64_t count) {
+  for (; count > 0; count -= 2 * kWidth, even += kWidth, odd += kWidth, to += 2 * kWidth) {
+    const vfloat x = load(even), y = load(odd);
+    const vfloat low = __builtin_shufflevector(x, y, ES_LOW), high = __builtin_shufflevector(x, y, ES_HIGH);
+    if (count >= 2 * kWidth) {
+      store(to, low), store(to + kWidth, high);
+    } else {
+      store_some(to, low, count < kWidth ? count : kWidth);
+      if (count > kWidth) store_some(to + kWidth, high, count - kWidth);
+    }
+  }
+}
+#undef ES_LOW
+#undef ES_HIGH
+
 // The taps of one line of outputs: where each reads, and which weight it has.
 struct LineTaps {
   int64_t count;
@@ -87,31 +114,45 @@ static void planes_to_lines(const ConvShape& s, const Volume& in, const Window* 
     kind[i] = {0, table + 2 * taps * i, table + 2 * taps * i + taps};
     taps_of(i / apart[2] / apart[1], i / apart[2] % apart[1], i % apart[2], kind[i]);
   }
-  const bool direct = out.element == Element::f32 && out.stride[4] == 1 && apart[2] == 1;
-  const int64_t work = planes.size() + size[0] * size[1] * size[2] * taps;
+  // Weights in the order in which each kind of line takes them: [channel][kind][taps].
+  Scratch chosen(s.groups * kinds * taps);
+  for (int64_t c = 0; c < s.groups; ++c)
+    for (int64_t i = 0; i < kinds; ++i)
+      for (int64_t t = 0; t < kind[i].count; ++t) {
+        const int64_t tap = kind[i].weight[t];
+        read_run(w, c * w.stride[0] + tap / (s.kernel[1] * s.kernel[2]) * w.stride[2] +
+                        tap / s.kernel[2] % s.kernel[1] * w.stride[3] + tap % s.kernel[2] * w.stride[4],
+                 1, chosen.data() + (c * kinds + i) * taps + t, 1);
+      }
+  const bool floats = out.element == Element::f32 && out.stride[4] == 1;
+  const bool direct = floats && apart[2] == 1, pairs = floats && apart[2] == 2;
+  const int64_t work = planes.size() + size[0] * size[1] * size[2] * taps, half = divide_up(size[2], 2) + 4 * kWidth;
   parallel_for(s.batch * s.groups, divide_up(1 << 15, work), [&](int64_t begin, int64_t end) {
-    Scratch plane(planes.size() + 4 * kWidth), weights(taps), chosen(taps * kinds), buffer(size[2] + 4 * kWidth);
+    Scratch plane(planes.size() + 4 * kWidth), buffer(size[2] + 2 * half);
     for (int64_t at = begin; at < end; ++at) {
       const int64_t n = at / s.groups, c = at % s.groups;
       planes.copy(n * in.stride[0] + c * in.stride[1], plane.data());
-      float* weight = weights.data();
-      for (int64_t d = 0; d < s.kernel[0]; ++d)
-        for (int64_t h = 0; h < s.kernel[1]; ++h, weight += s.kernel[2])
-          read_run(w, c * w.stride[0] + d * w.stride[2] + h * w.stride[3], w.stride[4], weight, s.kernel[2]);
-      for (int64_t i = 0; i < kinds; ++i)
-        for (int64_t t = 0; t < kind[i].count; ++t) chosen.data()[i * taps + t] = weights.data()[kind[i].weight[t]];
+      const float* weights = chosen.data() + c * kinds * taps;
       const float* add = bias ? bias + c : nullptr;
       const int64_t base = n * out.stride[0] + c * out.stride[1];
-      for (int64_t d = 0; d < size[0]; ++d)
-        for (int64_t h = 0; h < size[1]; ++h)
+      int64_t d_kind = 0;
+      for (int64_t d = 0; d < size[0]; ++d) {
+        int64_t kind_of_line = d_kind * apart[1] * apart[2];
+        for (int64_t h = 0, h_kind = 0; h < size[1]; ++h) {
+          const float* from = plane.data() + place(d, h);
+          const int64_t to = base + d * out.stride[2] + h * out.stride[3];
           for (int64_t r = 0; r < apart[2] && r < size[2]; ++r) {
-            const int64_t i = (d % apart[0] * apart[1] + h % apart[1]) * apart[2] + r;
-            const int64_t count = divide_up(size[2] - r, apart[2]);
-            const int64_t to = base + d * out.stride[2] + h * out.stride[3] + r * out.stride[4];
-            float* sums = direct ? (float*)out.data + to : buffer.data();
-            line(kind[i].count, chosen.data() + i * taps, kind[i].offset, plane.data() + place(d, h), add, sums, count);
-            if (!direct) write_line(out, to, apart[2] * out.stride[4], sums, count);
+            const int64_t i = kind_of_line + r, count = divide_up(size[2] - r, apart[2]);
+            float* sums = direct ? (float*)out.data + to : buffer.data() + r % 2 * half;
+            line(kind[i].count, weights + i * taps, kind[i].offset, from, add, sums, count);
+            if (!direct && !pairs) write_line(out, to + r * out.stride[4], apart[2] * out.stride[4], sums, count);
           }
+          if (pairs) interleave(buffer.data(), buffer.data() + half, (float*)out.data + to, size[2]);
+          kind_of_line += apart[2];
+          if (++h_kind == apart[1]) h_kind = 0, kind_of_line = d_kind * apart[1] * apart[2];
+        }
+        if (++d_kind == apart[0]) d_kind = 0;
+      }
     }
   });
 }

@@ -104,6 +104,7 @@ class Patches {
 #pragma GCC unroll 6
       for (int i = 0; i < (Total ? Total : total); ++i) {
         const float* from = pieces[i].from + *shift;
+        if (Total && Total <= 2) __builtin_prefetch(from + kColumns, 0, 2);  // the next tile; other channels are far off
         store(panel + pieces[i].column, Exactly ? load_some(from, pieces[i].count) : load(from));
       }
     }

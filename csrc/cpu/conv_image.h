@@ -59,6 +59,26 @@ ES_FN Window backward_window(const ConvShape& s, int d) {
   return {s.out[d], low, 1, 1, 1, low + high};
 }
 
+#if defined(__AVX512F__)
+#define ES_EVEN 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
+#elif defined(__AVX2__)
+#define ES_EVEN 0, 2, 4, 6, 8, 10, 12, 14
+#else
+#define ES_EVEN 0, 2, 4, 6
+#endif
+
+// Every second one of 2 * count - 1 floats. Writes whole vectors.
+static void copy_even(const float* from, float* to, int64_t count) {
+  for (; count >= kWidth; count -= kWidth, from += 2 * kWidth, to += kWidth)
+    store(to, __builtin_shufflevector(load(from), load_some(from + kWidth, kWidth - 1), ES_EVEN));
+  if (count <= 0) return;
+  const int64_t there = 2 * count - 1;
+  const vfloat low = load_some(from, there < kWidth ? there : kWidth);
+  const vfloat high = there > kWidth ? load_some(from + kWidth, there - kWidth) : vfloat{};
+  store(to, __builtin_shufflevector(low, high, ES_EVEN));
+}
+#undef ES_EVEN
+
 template <class T>
 static void copy_run(const T* from, int64_t step, float* to, int64_t count) {
   if (step == 1)
@@ -108,8 +128,9 @@ class Planes {
 
   // The one that begins at element `at`; writes up to 64 floats too many.
   void copy(int64_t at, float* to) const {
-    const bool near = v_.element == Element::f32 && v_.stride[4] == 1 && width_.stride == 1;
+    const bool near = v_.element == Element::f32 && v_.stride[4] == 1;
     const int64_t length = width_.length;
+    if (near && width_.stride == 1 && length <= kWidth) return copy_narrow((const float*)v_.data + at, to);
     for (int64_t row = 0; row < rows_; ++row) {
       if (line_[row] < 0) {
         fill(to, width_.size());
@@ -120,8 +141,10 @@ class Planes {
         const int64_t first = first_[slot], count = last_[slot] - first;
         const int64_t place = at + line_[row] + (first * width_.stride - shift(slot)) * v_.stride[4];
         fill(to, first);
-        if (near)
+        if (near && width_.stride == 1)
           move((const float*)v_.data + place, to + first, count);
+        else if (near && width_.stride == 2)
+          copy_even((const float*)v_.data + place, to + first, count);
         else
           read_run(v_, place, width_.stride * v_.stride[4], to + first, count);
         fill(to + first + count, length - first - count);
@@ -134,6 +157,14 @@ class Planes {
   static int64_t from(const Window& w, int64_t i) {
     const int64_t at = i % w.length * w.stride + i / w.length * w.dilation % w.stride - w.low;
     return at < w.source ? at : -1;
+  }
+  // Lines of less than a vector: the zeros after one are those before the next.
+  void copy_narrow(const float* from, float* to) const {
+    const int64_t first = first_[0], count = last_[0] - first, length = width_.length;
+    from += first - width_.low;
+    store(to, vfloat{});
+    for (int64_t row = 0; row < rows_; ++row, to += length)
+      store(to + first, line_[row] < 0 ? vfloat{} : load_some(from + line_[row], count));
   }
   static void fill(float* to, int64_t count) {
     for (int64_t i = 0; i < count; i += kWidth) store(to + i, vfloat{});

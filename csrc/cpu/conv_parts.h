@@ -10,6 +10,7 @@ ES_NAMESPACE {
 void gather_forward(const ConvShape&, const Volume& x, const Volume& w, const float* bias, const Volume& y);
 void gather_backward(const ConvShape&, const Volume& dy, const Volume& w, const float* bias, const Volume& dx);
 void weight_gradient(const ConvShape&, const Volume& x, const Volume& dy, const Volume& dw);
+void bias_gradient(const ConvShape&, const Volume& dy, float* db);
 
 // One channel in, one out, few taps.
 bool is_depthwise(const ConvShape&);

@@ -17,7 +17,11 @@ struct Plane {
   void pack_some(float* panel, int64_t first, int64_t count, int64_t width, int64_t k, int64_t length) const {
     while (length > 0) {
       const int64_t n = k / pixels, at = k % pixels, part = pixels - at < length ? pixels - at : length;
-      pack(panel, data + n * batch + first * channel + at * pixel, channel, pixel, count, width, part);
+      const float* from = data + n * batch + first * channel + at * pixel;
+      pack(panel, from, channel, pixel, count, width, part);
+      if (pixel == 1)  // the next chunk of each: too many places for the processor to foresee
+        for (int64_t i = 0; i < count; ++i)
+          for (int64_t j = 0; j < part; j += 16) __builtin_prefetch(from + i * channel + part + j, 0, 2);
       panel += part * width, k += part, length -= part;
     }
   }
@@ -259,6 +263,35 @@ void weight_gradient(const ConvShape& s, const Volume& x, const Volume& dy, cons
   for (int64_t g = 0; g < s.groups; ++g)
     product(s.out_channels, count * kWidth, k, left.from(g * s.out_channels), Lines{image.data + g * c, pixel, vector},
             Weights{dw, g * s.out_channels, place});
+}
+
+// Blocks are copied to where their elements follow each other, so that lanes are vectors.
+void bias_gradient(const ConvShape& s, const Volume& dy, float* db) {
+  const int64_t pixels = s.out[0] * s.out[1] * s.out[2], length = s.batch * pixels;
+  parallel_for(s.groups * s.out_channels, divide_up(1 << 14, length + 1), [&](int64_t begin, int64_t end) {
+    Scratch block(kBlock);
+    for (int64_t c = begin; c < end; ++c) {
+      PairwiseSum<float> blocks;
+      for (int64_t start = 0; start < length; start += kBlock) {
+        const int64_t stop = start + kBlock < length ? start + kBlock : length;
+        for (int64_t at = start; at < stop;) {
+          const int64_t w = at % s.out[2], line = at / s.out[2], h = line % s.out[1], d = line / s.out[1] % s.out[0];
+          const int64_t count = s.out[2] - w < stop - at ? s.out[2] - w : stop - at;
+          read_run(dy, line / (s.out[0] * s.out[1]) * dy.stride[0] + c * dy.stride[1] + d * dy.stride[2] +
+                           h * dy.stride[3] + w * dy.stride[4],
+                   dy.stride[4], block.data() + at - start, count);
+          at += count;
+        }
+        alignas(64) float lane[kLanes] = {};
+        int64_t i = 0;
+        for (; i + kLanes <= stop - start; i += kLanes)
+          for (int64_t l = 0; l < kLanes; ++l) lane[l] += block.data()[i + l];
+        for (int64_t l = 0; i + l < stop - start; ++l) lane[l] += block.data()[i + l];
+        blocks.add(sum_lanes(lane));
+      }
+      db[c] = blocks.result();
+    }
+  });
 }
 
 }

@@ -46,29 +46,33 @@ static ES_FN void gradient_of_row(const float* g, const float* x, int64_t n, flo
 
 static void layer_norm_backward(const LayerNormBackward& l) {
   int64_t n = l.length;
-  if (l.dx)
-    parallel_for(l.rows, 1 + 16384 / (n + 1), [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        const float* g = l.gradient + row * n;
-        float* dx = l.dx + row * n;
-        if (l.weight) {
-          map(n, dx, [](float gradient, float weight) { return gradient * weight; }, g, l.weight);
-          g = dx;
-        }
-        gradient_of_row(g, l.x + row * n, n, l.mean[row], l.inverse[row], dx);
+  auto gradients = [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const float* g = l.gradient + row * n;
+      float* dx = l.dx + row * n;
+      if (l.weight) {
+        map(n, dx, [](float gradient, float weight) { return gradient * weight; }, g, l.weight);
+        g = dx;
       }
-    });
-  if (!l.dweight && !l.dbias) return;
+      gradient_of_row(g, l.x + row * n, n, l.mean[row], l.inverse[row], dx);
+    }
+  };
+  auto step = [&](vfloat* totals, int64_t row, int64_t at, auto part) {
+    vfloat gradient = get(l.gradient + row * n + at, part, 0);
+    vfloat normals = (get(l.x + row * n + at, part, 0) - l.mean[row]) * l.inverse[row];
+    totals[0] += gradient;
+    totals[1] = fma(gradient, normals, totals[1]);
+  };
+  bool sums = l.dweight || l.dbias, together = sums && l.dx && l.rows > kBlock * (parallel_width() - 1);
+  if (l.dx && !together)
+    parallel_for(l.rows, 1 + 16384 / (n + 1), [&](int64_t begin, int64_t end) { gradients(begin, end); });
+  if (!sums) return;
   float* unwanted = l.dweight && l.dbias ? nullptr : (float*)malloc(4 * (size_t)n);
-  sum_columns<2>(
-      l.rows, n,
-      [&](vfloat* totals, int64_t row, int64_t at, auto part) {
-        vfloat gradient = get(l.gradient + row * n + at, part, 0);
-        vfloat normals = (get(l.x + row * n + at, part, 0) - l.mean[row]) * l.inverse[row];
-        totals[0] += gradient;
-        totals[1] = fma(gradient, normals, totals[1]);
-      },
-      {l.dbias ? l.dbias : unwanted, l.dweight ? l.dweight : unwanted});
+  float* const out[2] = {l.dbias ? l.dbias : unwanted, l.dweight ? l.dweight : unwanted};
+  if (together)
+    sum_columns<2>(l.rows, n, step, out, gradients);
+  else
+    sum_columns<2>(l.rows, n, step, out);
   free(unwanted);
 }
 

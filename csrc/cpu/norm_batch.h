@@ -19,7 +19,9 @@ struct BatchNorm {
 struct BatchStatistics {
   Images shape;
   const float* x;
-  float *mean, *squares;  // squared distances from the mean, summed
+  float epsilon, momentum, rest;  // rest = 1 - momentum
+  float *mean, *inverse;
+  float *running_mean, *running_variance;  // each may be null
 };
 struct BatchNormBackward {
   Images shape;
@@ -34,7 +36,6 @@ struct BatchNorms {
   void (*backward)(const BatchNormBackward&);
   // out[i] = 1 / sqrt(variance[i] + epsilon)
   void (*inverse_deviations)(const float* variance, float epsilon, float* out, int64_t count);
-  void (*running)(float* inout, const float* now, float momentum, float rest, int64_t count);
 };
 
 }

@@ -82,10 +82,28 @@ struct Channel {
   }
 };
 
-// out[k][column] = K sums over the rows of each column; `step(totals, row, at, part)` as for `accumulate_columns`.
-template <int K, class Step>
-static inline void sum_columns(int64_t rows, int64_t columns, Step step, float* const (&out)[K]) {
+// Kept by the thread: to get and to return that much each time would cost more than what is done with it.
+static inline void* thread_memory(size_t size) {
+  static thread_local void* memory;
+  static thread_local size_t room;
+  if (room < size) {
+    free(memory);
+    memory = aligned_alloc(64, size);
+    room = size;
+  }
+  return memory;
+}
+
+// out[k][column] = K sums over the rows of each column; `step(totals, row, at, part)` as for `accumulate_columns`. With
+// `prepare(begin, end)`, that is done with every 64 rows right before they are added up, while they are in the cache.
+struct Nothing {
+  void operator()(int64_t, int64_t) const {}
+};
+template <int K, class Step, class Prepare = Nothing>
+static inline void sum_columns(int64_t rows, int64_t columns, Step step, float* const (&out)[K],
+                               Prepare prepare = Nothing{}) {
   using Lanes = ColumnLanes<K>;
+  constexpr bool kPrepares = !__is_same(Prepare, Nothing);
   int64_t blocks = (rows + kBlock - 1) / kBlock, strips = (columns + Lanes::kColumns - 1) / Lanes::kColumns;
   if (blocks == 0) {
     for (int k = 0; k < K; ++k) memset(out[k], 0, 4 * (size_t)columns);
@@ -93,18 +111,33 @@ static inline void sum_columns(int64_t rows, int64_t columns, Step step, float* 
   }
   float* partial = (float*)malloc(4 * K * (size_t)(blocks * columns));
   int64_t most = rows < kBlock ? rows : kBlock, width = columns < Lanes::kColumns ? columns : Lanes::kColumns;
-  parallel_for(blocks * strips, 1 + 16384 / (most * width), [&](int64_t begin, int64_t end) {
-    Lanes lanes;
+  int64_t together = kPrepares ? strips : 1;  // strips of a task
+  parallel_for(blocks * strips / together, 1 + 16384 / (most * width), [&](int64_t begin, int64_t end) {
+    Lanes* lanes = (Lanes*)thread_memory(sizeof(Lanes) * (size_t)together);
     for (int64_t task = begin; task < end; ++task) {
-      int64_t b = task / strips, column = task % strips * Lanes::kColumns;
-      int64_t count = columns - column < Lanes::kColumns ? columns - column : Lanes::kColumns;
+      int64_t b = task * together / strips, first = task * together % strips;
       int64_t start = b * kBlock, height = rows - start < kBlock ? rows - start : kBlock;
-      float* to[K];
-      for (int k = 0; k < K; ++k) to[k] = partial + (b * K + k) * columns + column;
-      accumulate_columns<K, Sum>(
-          lanes, height, count, 0.0f,
-          [&](vfloat* totals, int64_t row, int64_t at, auto part) { step(totals, start + row, column + at, part); },
-          to);
+      auto each_strip = [&](auto f) {
+        for (int64_t s = first; s < first + together; ++s) {
+          int64_t column = s * Lanes::kColumns;
+          f(lanes[s - first], column, columns - column < Lanes::kColumns ? columns - column : Lanes::kColumns);
+        }
+      };
+      int64_t rise = kPrepares ? 4 * kLanes : height;
+      for (int64_t row = 0; row < height; row += rise) {
+        int64_t top = height - row < rise ? height : row + rise;
+        prepare(start + row, start + top);
+        each_strip([&](Lanes& strip, int64_t column, int64_t count) {
+          add_rows<K>(strip, row, top, count, 0.0f, [&](vfloat* totals, int64_t row, int64_t at, auto part) {
+            step(totals, start + row, column + at, part);
+          });
+        });
+      }
+      each_strip([&](Lanes& strip, int64_t column, int64_t count) {
+        float* to[K];
+        for (int k = 0; k < K; ++k) to[k] = partial + (b * K + k) * columns + column;
+        join_lanes<K, Sum>(strip, height, count, 0.0f, to);
+      });
     }
   });
   for (int k = 0; k < K; ++k)

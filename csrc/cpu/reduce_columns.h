@@ -14,16 +14,14 @@ struct ColumnLanes {
   alignas(64) float at[K][kLanes][kColumns];
 };
 
-// K totals over `rows` <= kBlock rows of each of `columns` <= kColumns columns, to out[k][column]. `step(totals, row, at,
-// part)` adds a row's elements of columns at, at + 1, .. to `vfloat totals[K]`; Combine joins lanes.
-template <int K, class Combine, class Step>
-ES_FN void accumulate_columns(ColumnLanes<K>& lanes, int64_t rows, int64_t columns, float init, Step step,
-                              float* const (&out)[K]) {
-  int64_t used = rows < kLanes ? rows : kLanes;
-  for (int64_t group = 0; group < rows; group += 4 * kLanes)
-    for (int64_t l = 0; l < kLanes && group + l < rows; ++l) {
+// Rows begin .. end of a block go to the lanes; `begin` is a multiple of 64, and 0 starts a block. `step(totals, row, at,
+// part)` adds a row's elements of columns at, at + 1, .. to `vfloat totals[K]`.
+template <int K, class Step>
+ES_FN void add_rows(ColumnLanes<K>& lanes, int64_t begin, int64_t end, int64_t columns, float init, Step step) {
+  for (int64_t group = begin; group < end; group += 4 * kLanes)
+    for (int64_t l = 0; l < kLanes && group + l < end; ++l) {
       int64_t row = group + l;
-      bool four = row + 3 * kLanes < rows;
+      bool four = row + 3 * kLanes < end;
       each(columns, [&](int64_t at, auto part) {
         vfloat totals[K];
         for (int k = 0; k < K; ++k) totals[k] = group ? load(&lanes.at[k][l][at]) : broadcast(init);
@@ -33,21 +31,35 @@ ES_FN void accumulate_columns(ColumnLanes<K>& lanes, int64_t rows, int64_t colum
           step(totals, row + 2 * kLanes, at, part);
           step(totals, row + 3 * kLanes, at, part);
         } else {
-          for (int64_t r = row + kLanes; r < rows; r += kLanes) step(totals, r, at, part);
+          for (int64_t r = row + kLanes; r < end; r += kLanes) step(totals, r, at, part);
         }
         for (int k = 0; k < K; ++k) store(&lanes.at[k][l][at], totals[k]);
       });
     }
-  // Lanes that no row went to hold `init`, which changes nothing.
+}
+
+// The lanes of a block of `rows`, joined by Combine, to out[k][column]. A lane that no row went to holds `init`.
+template <int K, class Combine>
+ES_FN void join_lanes(const ColumnLanes<K>& lanes, int64_t rows, int64_t columns, float init, float* const (&out)[K]) {
   for (int k = 0; k < K; ++k)
     each(columns, [&](int64_t at, auto part) {
       vfloat lane[kLanes];
-      for (int64_t l = 0; l < kLanes; ++l) lane[l] = l < used ? load(&lanes.at[k][l][at]) : broadcast(init);
+#pragma GCC unroll 16
+      for (int64_t l = 0; l < kLanes; ++l) lane[l] = l < rows ? load(&lanes.at[k][l][at]) : broadcast(init);
+#pragma GCC unroll 4
       for (int64_t half = kLanes / 2; half > 0; half /= 2)
-        for (int64_t l = 0; l < half; ++l)
-          if (l + half < used) lane[l] = Combine::combine(lane[l], lane[l + half]);
+#pragma GCC unroll 8
+        for (int64_t l = 0; l < half; ++l) lane[l] = Combine::combine(lane[l], lane[l + half]);
       put(out[k] + at, lane[0], part);
     });
+}
+
+// K totals over `rows` <= kBlock rows of each of `columns` <= kColumns columns, to out[k][column].
+template <int K, class Combine, class Step>
+ES_FN void accumulate_columns(ColumnLanes<K>& lanes, int64_t rows, int64_t columns, float init, Step step,
+                              float* const (&out)[K]) {
+  add_rows<K>(lanes, 0, rows, columns, init, step);
+  join_lanes<K, Combine>(lanes, rows, columns, init, out);
 }
 
 }

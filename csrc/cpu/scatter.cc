@@ -1,5 +1,6 @@
 #include "scatter.h"
 
+#include "../exact/order.h"
 #include "parallel.h"
 
 ES_NAMESPACE {
@@ -131,13 +132,25 @@ static void lines(const Lines& l, int how) {
   }
 }
 
+static void dots(int64_t count, int64_t width, const float* a, const int64_t* a_row, const float* b, const int64_t* b_row,
+                 float* out) {
+  parallel_for(count, kGrain / (width + 1) + 1, [&](int64_t begin, int64_t end) {
+    for (int64_t p = begin; p < end; ++p) {
+      const float *left = a + a_row[p] * width, *right = b + b_row[p] * width;
+      out[p] = a_row[p] < 0 ? 0
+                            : contract(
+                                  width, [=](int64_t k) { return left[k]; }, [=](int64_t k) { return right[k]; });
+    }
+  });
+}
+
 static bool in_range(const int64_t* index, int64_t count, int64_t lowest, int64_t end) {
   uint64_t size = (uint64_t)(end - lowest), outside = 0;
   for (int64_t p = 0; p < count; ++p) outside += (uint64_t)(index[p] - lowest) >= size ? 1 : 0;
   return outside == 0;
 }
 
-static const Scatter kTable = {rows, assign, lines, in_range};
+static const Scatter kTable = {rows, assign, lines, dots, in_range};
 
 }
 ES_NAMESPACE_END

@@ -10,16 +10,27 @@ ES_NAMESPACE {
 
 static ES_FN vfloat larger(vfloat a, vfloat b) { return b > a ? b : a; }
 
+// No lane is NaN.
+static ES_FN float largest_of_lanes(const vfloat (&lanes)[kVectors]) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_max_ps((__m512)lanes[0]);
+#else
+  vfloat most = lanes[0];
+  for (int v = 1; v < kVectors; ++v) most = larger(most, lanes[v]);
+  float one[kWidth];
+  store(one, most);
+  for (int half = kWidth / 2; half > 0; half /= 2)
+    for (int i = 0; i < half; ++i) one[i] = one[i + half] > one[i] ? one[i + half] : one[i];
+  return one[0];
+#endif
+}
+
 static ES_FN float largest_of_row(const float* x, int64_t n) {
   vfloat lanes[1][kVectors];
   accumulate<1>(
       n, -kInfinity,
       [&](vfloat* most, int64_t at, auto part) { *most = larger(*most, get(x + at, part, -kInfinity)); }, lanes);
-  vfloat one = lanes[0][0];
-  for (int v = 1; v < kVectors; ++v) one = larger(one, lanes[0][v]);
-  float most = one[0];
-  for (int i = 1; i < kWidth; ++i) most = one[i] > most ? one[i] : most;
-  return most;
+  return largest_of_lanes(lanes[0]);
 }
 
 static ES_FN float sum_of_row(const float* x, int64_t n) {
@@ -38,16 +49,26 @@ static void softmax_row(const float* x, int64_t n, float* out) {
   map(n, out, [=](float e) { return divide(e, sum); }, out);
 }
 
-static void log_softmax_row(const float* x, int64_t n, float* out) {
-  float most = largest_of_row(x, n), block[kBlock];
-  PairwiseSum<float> blocks;
-  for (int64_t start = 0; start < n; start += kBlock) {
-    int64_t count = n - start < kBlock ? n - start : kBlock;
-    exponentials(x + start, count, most, block);
-    blocks.add(sum_of_row(block, count));
+// Several short rows together: their logarithms are one vector.
+constexpr int64_t kTogether = 16;
+
+static void log_softmax_rows(const float* x, int64_t rows, int64_t n, float* out) {
+  float most[kTogether], sum[kTogether] = {}, block[kBlock];
+  for (int64_t r = 0; r < rows; ++r) {
+    most[r] = largest_of_row(x + r * n, n);
+    PairwiseSum<float> blocks;
+    for (int64_t start = 0; start < n; start += kBlock) {
+      int64_t count = n - start < kBlock ? n - start : kBlock;
+      exponentials(x + r * n + start, count, most[r], block);
+      blocks.add(sum_of_row(block, count));
+    }
+    sum[r] = blocks.result();
   }
-  float log_sum = logarithm(blocks.result());
-  map(n, out, [=](float x) { return log_softmax(x, most, log_sum); }, x);
+  for (int64_t r = 0; r < kTogether; ++r) sum[r] = logarithm(sum[r]);
+  for (int64_t r = 0; r < rows; ++r) {
+    float m = most[r], log_sum = sum[r];
+    map(n, out + r * n, [=](float x) { return log_softmax(x, m, log_sum); }, x + r * n);
+  }
 }
 
 static void softmax_gradient_row(const float* gradient, const float* output, int64_t n, float* out) {
@@ -138,12 +159,14 @@ static void gradient_columns(const float* gradient, const float* output, const C
   }
 }
 
-// `row(offset)` for each row of an array whose softmax axis is the last, else `columns(offset, strip)`.
-template <class Job, class Row, class Strip>
-static ES_FN void along(const Job& job, Row row, Strip columns) {
+// `rows(offset, count)` for rows of an array whose softmax axis is the last, else `columns(offset, strip)`.
+template <class Job, class Rows, class Strip>
+static ES_FN void along(const Job& job, Rows rows, Strip columns) {
   if (job.inner == 1) {
+    int64_t together = job.length <= kBlock ? kTogether : 1;
     parallel_for(job.outer, 1 + 16384 / (job.length + 1), [&](int64_t begin, int64_t end) {
-      for (int64_t o = begin; o < end; ++o) row(o * job.length);
+      for (int64_t o = begin; o < end; o += together)
+        rows(o * job.length, end - o < together ? end - o : together);
     });
     return;
   }
@@ -159,33 +182,39 @@ static ES_FN void along(const Job& job, Row row, Strip columns) {
 }
 
 static void softmax_all(const SoftmaxForward& job) {
+  int64_t n = job.length;
   along(
-      job, [&](int64_t at) { softmax_row(job.in + at, job.length, job.out + at); },
+      job,
+      [&](int64_t at, int64_t rows) {
+        for (; rows > 0; --rows, at += n) softmax_row(job.in + at, n, job.out + at);
+      },
       [&](int64_t at, const Columns& c) { softmax_columns(job.in + at, c, job.out + at, false); });
 }
+
 static void log_softmax_all(const SoftmaxForward& job) {
   along(
-      job, [&](int64_t at) { log_softmax_row(job.in + at, job.length, job.out + at); },
+      job, [&](int64_t at, int64_t rows) { log_softmax_rows(job.in + at, rows, job.length, job.out + at); },
       [&](int64_t at, const Columns& c) { softmax_columns(job.in + at, c, job.out + at, true); });
 }
-static void softmax_gradient_all(const SoftmaxBackward& job) {
+
+template <bool kLogarithms>
+static void gradient_all(const SoftmaxBackward& job) {
+  int64_t n = job.length;
   along(
       job,
-      [&](int64_t at) { softmax_gradient_row(job.gradient + at, job.output + at, job.length, job.out + at); },
+      [&](int64_t at, int64_t rows) {
+        for (; rows > 0; --rows, at += n)
+          if (kLogarithms)
+            log_softmax_gradient_row(job.gradient + at, job.output + at, n, job.out + at);
+          else
+            softmax_gradient_row(job.gradient + at, job.output + at, n, job.out + at);
+      },
       [&](int64_t at, const Columns& c) {
-        gradient_columns(job.gradient + at, job.output + at, c, job.out + at, false);
-      });
-}
-static void log_softmax_gradient_all(const SoftmaxBackward& job) {
-  along(
-      job,
-      [&](int64_t at) { log_softmax_gradient_row(job.gradient + at, job.output + at, job.length, job.out + at); },
-      [&](int64_t at, const Columns& c) {
-        gradient_columns(job.gradient + at, job.output + at, c, job.out + at, true);
+        gradient_columns(job.gradient + at, job.output + at, c, job.out + at, kLogarithms);
       });
 }
 
-static const Softmax kTable = {softmax_all, log_softmax_all, softmax_gradient_all, log_softmax_gradient_all};
+static const Softmax kTable = {softmax_all, log_softmax_all, gradient_all<false>, gradient_all<true>};
 
 }
 ES_NAMESPACE_END

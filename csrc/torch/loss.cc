@@ -3,7 +3,8 @@
 #include <ATen/core/Reduction.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
-#include <ATen/ops/zeros_like.h>
+
+#include <vector>
 
 #include "reduce.h"
 #include "registry.h"
@@ -52,29 +53,41 @@ struct Picked {
   }
 };
 
-float sum_of(const Tensor& terms) { return sum_over(terms, {0}).const_data_ptr<float>()[0]; }
+float sum_of(const float* terms, int64_t count) {
+  float sum;
+  Reduction r;
+  r.in = terms;
+  r.out = &sum;
+  r.kept_axes = 0;
+  r.reduced_axes = 1;
+  r.reduced[0] = {count, 1, 0};
+  reduce_kernels().sum(r);
+  return sum;
+}
 
 std::tuple<Tensor, Tensor> forward(const char* name, const Tensor& scores, const Tensor& target, Weight weight,
                                    int64_t reduction, int64_t ignored, int64_t axes) {
   TORCH_CHECK(!is_integral_or_refuse(scores.scalar_type(), name), name, " is not implemented for integers");
   Picked picked(scores, target, weight, axes);
-  Tensor x = scores.to(at::kFloat).contiguous();
-  auto options = x.options();
-  Tensor terms = at::zeros({picked.outer * picked.inner}, options), weights = at::zeros_like(terms);
+  Tensor x = scores.to(at::kFloat).contiguous(), total = at::empty({}, x.options());
+  bool none = reduction == at::Reduction::None && scores.dim() > 1;
+  Tensor result = at::empty(none ? target.sizes() : at::IntArrayRef(), x.options());
+  int64_t count = picked.outer * picked.inner;
+  std::vector<float> weights(count), summed(none ? 0 : count);
   const float* from = x.const_data_ptr<float>();
-  float *term = terms.mutable_data_ptr<float>(), *counted = weights.mutable_data_ptr<float>();
+  float *to = result.mutable_data_ptr<float>(), *term = none ? to : summed.data();
+  if (none && count) memset(to, 0, sizeof(float) * (size_t)count);
   picked.each(ignored, [&](int64_t at, int64_t score, float w) {
     term[at] = -(w * from[score]);
-    counted[at] = w;
+    weights[at] = w;
   });
-  bool none = reduction == at::Reduction::None && scores.dim() > 1;
-  float total = none ? 0 : sum_of(weights);
-  Tensor result = terms.view(target.sizes());
+  float all = none ? 0 : sum_of(weights.data(), count);
+  *total.mutable_data_ptr<float>() = all;
   if (!none) {
-    float sum = sum_of(terms);
-    result = at::empty({}, options).fill_(reduction == at::Reduction::Mean ? sum / total : sum);
+    float sum = sum_of(term, count);
+    *to = reduction == at::Reduction::Mean ? sum / all : sum;
   }
-  return {result.to(scores.scalar_type()), at::empty({}, options).fill_(total)};
+  return {result.to(scores.scalar_type()), total};
 }
 
 Tensor backward(const char* name, const Tensor& gradient, const Tensor& scores, const Tensor& target, Weight weight,
@@ -85,7 +98,7 @@ Tensor backward(const char* name, const Tensor& gradient, const Tensor& scores, 
   bool none = reduction == at::Reduction::None && scores.dim() > 1;
   TORCH_CHECK(g.numel() == (none ? target.numel() : 1), "a gradient of ", g.sizes(), " does not fit the loss");
   const float* from = g.const_data_ptr<float>();
-  float total = reduction == at::Reduction::Mean ? total_weight.to(at::kFloat).item<float>() : 1;
+  float total = reduction == at::Reduction::Mean ? *total_weight.to(at::kFloat).const_data_ptr<float>() : 1;
   float* to = out.mutable_data_ptr<float>();
   picked.each(ignored, [&](int64_t at, int64_t score, float w) { to[score] = -(w * (from[none ? at : 0] / total)); });
   return out.to(scores.scalar_type());

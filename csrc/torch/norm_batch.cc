@@ -3,7 +3,6 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/div.h>
 
 #include "norm.h"
 #include "registry.h"
@@ -50,14 +49,17 @@ void check_size(const char* what, const Tensor& x, int64_t channels) {
   TORCH_CHECK(!is(x) || x.numel() == channels, what, " should contain ", channels, " elements not ", is(x) ? x.numel() : 0);
 }
 
-void update(const Tensor& running, const Tensor& now, double momentum) {
-  if (!is(running)) return;
-  Input before(running), value(now);
-  Tensor next = before.tensor.is_same(running) ? running : before.tensor;
-  batch_norm_kernels().running(next.mutable_data_ptr<float>(), value.data, (float)momentum, (float)(1 - momentum),
-                               next.numel());
-  if (!next.is_same(running)) running.copy_(next);
-}
+// A running statistic as a float: itself, or a copy that is written back.
+struct Running {
+  explicit Running(const Tensor& x) : to(x) {
+    if (is(x)) value = x.to(at::kFloat).contiguous();
+  }
+  float* data() { return is(value) ? value.mutable_data_ptr<float>() : nullptr; }
+  void write() {
+    if (is(value) && !value.is_same(to)) to.copy_(value);
+  }
+  Tensor to, value;
+};
 
 // Outputs, mean and inverse deviation; the latter two are empty where running statistics are used.
 Three forward(const char* name, const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& running_mean,
@@ -73,13 +75,13 @@ Three forward(const char* name, const Tensor& x, const Tensor& weight, const Ten
   Tensor mean, inverse;
   if (training) {
     mean = floats(channels, x);
-    Tensor squares = floats(channels, x);
-    batch_norm_kernels().statistics({laid.images, in.data, mean.mutable_data_ptr<float>(),
-                                     squares.mutable_data_ptr<float>()});
-    double count = (double)(laid.images.batch * laid.images.positions);
-    update(running_mean, mean, momentum);
-    if (is(running_var)) update(running_var, squares.div(count - 1), momentum);
-    inverse = inverse_of(squares.div(count), epsilon);
+    inverse = floats(channels, x);
+    Running means(running_mean), variances(running_var);
+    batch_norm_kernels().statistics({laid.images, in.data, (float)epsilon, (float)momentum, (float)(1 - momentum),
+                                     mean.mutable_data_ptr<float>(), inverse.mutable_data_ptr<float>(), means.data(),
+                                     variances.data()});
+    means.write();
+    variances.write();
   } else {
     mean = running_mean;
     inverse = inverse_of(running_var, epsilon);

@@ -14,8 +14,12 @@ import platform
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from easyscale.pipeline.numerics import build
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 RECORD = Path(__file__).with_name("exhaustive.json")
 
@@ -31,12 +35,13 @@ def program() -> Path:
     return path
 
 
-def hashes(isa: str, kind: str, names: list[str]) -> dict[str, str]:
-    """By function. Empty: this processor lacks the instruction set."""
-    done = subprocess.run([str(program()), isa, kind, *names], stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode == 2:
-        return {}
-    return dict(line.split() for line in done.stdout.splitlines())
+def hashes(isa: str, kind: str, names: list[str]) -> Iterator[tuple[str, str]]:
+    """By function, one after the other. None: this processor lacks the instruction set."""
+    with subprocess.Popen([str(program()), isa, kind, *names], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        for line in child.stdout:
+            name, found = line.split()
+            yield name, found
 
 
 def main() -> int:
@@ -53,15 +58,16 @@ def main() -> int:
     record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     wrong = 0
     for isa in isas:
-        for name, found in hashes(isa, kind, asked.names).items():
+        for name, found in hashes(isa, kind, asked.names):
             known = record.setdefault(kind, {}).get(name)
             if asked.record and known is None:
                 record[kind][name] = found
-            elif known != found:
+                RECORD.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
+            elif known == found:
+                print(f"{name} under {isa}: as recorded", flush=True)
+            else:
                 wrong += 1
-                print(f"{name} under {isa}, {kind}: {found}, and recorded is {known}")
-    if asked.record:
-        RECORD.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
+                print(f"{name} under {isa}, {kind}: {found}, and recorded is {known}", flush=True)
     print(f"{kind}, {', '.join(isas)}: {wrong} differences")
     return wrong > 0
 

@@ -1,7 +1,7 @@
 """Prints a digest of what PyTorch's own kernels give for the operators that exact mode leaves to them.
 
-Run by test_pointwise_ieee.py under one ATEN_CPU_CAPABILITY after the other. Each operator also has to give every element
-the same bits alone, in a vector and with a stride: PyTorch computes those by different code.
+Run by test_pointwise_ieee.py under one ATEN_CPU_CAPABILITY after the other. Each operator also has to give every
+element the same bits alone, in a vector and with a stride: PyTorch computes those by different code.
 """
 
 from __future__ import annotations

@@ -243,3 +243,13 @@ def test_complex_arithmetic_is_refused(exact, function):
 def test_a_cross_entropy_of_what_is_no_probability_is_an_error(exact):
     with pytest.raises(RuntimeError, match="between 0 and 1"):
         nn.binary_cross_entropy(torch.tensor([1.5]), torch.tensor([1.0]))
+
+
+@pytest.mark.parametrize("start", [0, 1, 7])
+def test_results_larger_than_a_cache_have_the_bits_of_small_ones(isa, threads, start):
+    x = torch.linspace(-9, 9, 2_200_000)[start:]
+    y = torch.empty(2_200_001)[start + 1 :]
+    torch.add(x, x.flip(0), alpha=0.3, out=y)
+    assert reference.same(y.numpy(), fma(np.float32(0.3), x.flip(0).numpy(), x.numpy()))
+    z = x.clone()
+    assert reference.same(z.add_(x.flip(0), alpha=0.3).numpy(), y.numpy())
