@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -87,3 +91,21 @@ def test_a_processor_without_kernels_is_refused(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("platform.machine", lambda: "riscv64")
     with pytest.raises(build.BuildError, match="riscv64"):
         build.library()
+
+
+def command(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-P", "-m", "easyscale.pipeline.cli", *arguments]
+    return subprocess.run(line, env=os.environ | env, capture_output=True, text=True, check=False)
+
+
+def test_easyscale_build_says_what_it_did_or_why_it_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("EASYSCALE_BUILD_FOLDER")  # that of all tests, where it is there already
+    done = command("build", "-o", "json")
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said["library"] == str(build.place())
+    assert said["compiled"] == 0
+    assert "is there already" in command("build").stdout
+    lacking = command("build", CXX="/nonexistent")
+    assert lacking.returncode == 2
+    assert "CXX=/nonexistent" in lacking.stderr
