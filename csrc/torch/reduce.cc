@@ -106,9 +106,8 @@ void amin_kernel(at::TensorIterator& iter) {
 }
 ES_STUB(min_values_stub, &amin_kernel);
 
-// All axes, or only `dim`.
-void reduce_axes(const at::Tensor& out, const at::Tensor& in, std::optional<int64_t> dim, Kernel kernel,
-                 Kernel doubles = nullptr) {
+// The extremes of all axes, or only of `dim`.
+void reduce_axes(const at::Tensor& out, const at::Tensor& in, std::optional<int64_t> dim, Kernel kernel, Kernel doubles) {
   auto sizes = in.sizes().vec();
   for (int64_t d = 0; d < in.dim(); ++d)
     if (!dim || *dim == d) sizes[d] = 1;
@@ -119,32 +118,39 @@ void reduce_axes(const at::Tensor& out, const at::Tensor& in, std::optional<int6
     reduce_into(kept, in, kernel);
   out.copy_(kept.view_as(out));
 }
+void largest_of(const at::Tensor& out, const at::Tensor& in, std::optional<int64_t> dim = {}) {
+  reduce_axes(out, in, dim, reduce_kernels().maximum, reduce_kernels().maximum_of_doubles);
+}
+void least_of(const at::Tensor& out, const at::Tensor& in, std::optional<int64_t> dim = {}) {
+  reduce_axes(out, in, dim, reduce_kernels().minimum, reduce_kernels().minimum_of_doubles);
+}
+bool left_to_pytorch(const at::Tensor& in, const char* name) {
+  return in.scalar_type() != at::kDouble && is_integral_or_refuse(in.scalar_type(), name);
+}
 
 void max_all_kernel(at::Tensor& result, const at::Tensor& in) {
-  if (in.scalar_type() != at::kDouble && is_integral_or_refuse(in.scalar_type(), "max")) return original(at::native::max_all_stub)(result, in);
-  reduce_axes(result, in, {}, reduce_kernels().maximum, reduce_kernels().maximum_of_doubles);
+  if (left_to_pytorch(in, "max")) return original(at::native::max_all_stub)(result, in);
+  largest_of(result, in);
 }
 ES_STUB(max_all_stub, &max_all_kernel);
 
 void min_all_kernel(at::Tensor& result, const at::Tensor& in) {
-  if (in.scalar_type() != at::kDouble && is_integral_or_refuse(in.scalar_type(), "min")) return original(at::native::min_all_stub)(result, in);
-  reduce_axes(result, in, {}, reduce_kernels().minimum, reduce_kernels().minimum_of_doubles);
+  if (left_to_pytorch(in, "min")) return original(at::native::min_all_stub)(result, in);
+  least_of(result, in);
 }
 ES_STUB(min_all_stub, &min_all_kernel);
 
 void aminmax_all_kernel(const at::Tensor& in, at::Tensor& least, at::Tensor& largest) {
-  if (is_integral_or_refuse(in.scalar_type(), "aminmax"))
-    return original(at::native::aminmax_allreduce_stub)(in, least, largest);
-  reduce_axes(least, in, {}, reduce_kernels().minimum);
-  reduce_axes(largest, in, {}, reduce_kernels().maximum);
+  if (left_to_pytorch(in, "aminmax")) return original(at::native::aminmax_allreduce_stub)(in, least, largest);
+  least_of(least, in);
+  largest_of(largest, in);
 }
 ES_STUB(aminmax_allreduce_stub, &aminmax_all_kernel);
 
 void aminmax_kernel(const at::Tensor& in, int64_t dim, bool keepdim, at::Tensor& least, at::Tensor& largest) {
-  if (is_integral_or_refuse(in.scalar_type(), "aminmax"))
-    return original(at::native::aminmax_stub)(in, dim, keepdim, least, largest);
-  reduce_axes(least, in, c10::maybe_wrap_dim(dim, in.dim()), reduce_kernels().minimum);
-  reduce_axes(largest, in, c10::maybe_wrap_dim(dim, in.dim()), reduce_kernels().maximum);
+  if (left_to_pytorch(in, "aminmax")) return original(at::native::aminmax_stub)(in, dim, keepdim, least, largest);
+  least_of(least, in, c10::maybe_wrap_dim(dim, in.dim()));
+  largest_of(largest, in, c10::maybe_wrap_dim(dim, in.dim()));
 }
 ES_STUB(aminmax_stub, &aminmax_kernel);
 

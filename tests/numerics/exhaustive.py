@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -28,10 +29,13 @@ def program() -> Path:
     """Built from the same objects as the library."""
     compiler, folder = build.compiler(), build.cache_folder()
     units = build.kernel_units(build.target().isas, lambda name: name == "pointwise.cc")
-    probe = build.Unit(build.SOURCES / "probe" / "exhaustive.cc", (*build.MATH, "-O3"))
+    probe = build.Unit(build.SOURCES / "exhaustive" / "main.cc", (*build.MATH, "-O3"))
     objects = build.objects([*units, probe], compiler, folder / "objects")
     path = folder / f"exhaustive-{objects[-1].stem}-{objects[0].stem}"
-    subprocess.run([compiler, *map(str, objects), "-pthread", "-o", str(path)], check=True)
+    if not path.exists():
+        draft = path.with_name(f"{path.name}.{os.getpid()}.draft")
+        subprocess.run([compiler, *map(str, objects), "-pthread", "-o", str(draft)], check=True)
+        draft.replace(path)
     return path
 
 

@@ -41,11 +41,15 @@ def installed():
     scalars.install()
 
 
+def normal(shape, seed):
+    """Numpy's, since PyTorch's are others in exact mode."""
+    return torch.from_numpy(np.asarray(np.random.default_rng(seed).normal(size=shape), np.float32))
+
+
 def parameters(dtype=torch.float32):
-    generator = torch.Generator().manual_seed(3)
     shapes = [(37, 41), (5,), (), (0, 3)]
-    found = [torch.randn(shape, generator=generator).to(dtype).requires_grad_() for shape in shapes]
-    found.append(torch.randn(20, 30, generator=generator).to(dtype).t().requires_grad_())
+    found = [normal(shape, 3 + i).to(dtype).requires_grad_() for i, shape in enumerate(shapes)]
+    found.append(normal((20, 30), 9).to(dtype).t().requires_grad_())
     return found
 
 
@@ -56,8 +60,7 @@ def trained(kind, settings, dtype=torch.float32, steps=4, **how):
     optimizer = kind(weights, **settings, **how)
     for step in range(steps):
         for i, weight in enumerate(weights):
-            generator = torch.Generator().manual_seed(100 * step + i)
-            weight.grad = torch.randn(weight.shape, generator=generator).to(dtype) * 10.0 ** -(step + i)
+            weight.grad = normal(weight.shape, 100 * step + i).to(dtype) * 10.0 ** -(step + i)
         optimizer.step()
     return [weight.detach().float().numpy() for weight in weights]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 
 import numpy as np
 import pytest
@@ -115,7 +116,7 @@ ANSWERS = {
     "normal_": ([], "b69a238d1726e7e2"),
     "uniform_": ([], "cb3915a743a9edae"),
     "exponential_": ([0.5], "49f96ab1dde43115"),
-    "log_normal_": ([0.5, 2], "0e78088a0b525af1"),
+    "log_normal_": ([0.5, 2], "facea0287756445d"),
     "cauchy_": ([1, 3], "c9bb725d5535d1a8"),
     "geometric_": ([0.01], "ff9f83452de8521d"),
 }
@@ -296,7 +297,7 @@ def test_normal_numbers_are_normal(exact):
     torch.manual_seed(99)
     x = torch.randn(1_000_000, dtype=torch.float32).double()
     edges = torch.linspace(-4, 4, 161, dtype=torch.float64)
-    share = 0.5 * (1 + torch.erf(edges / 2**0.5))
+    share = torch.tensor([0.5 * (1 + math.erf(edge / 2**0.5)) for edge in edges.tolist()], dtype=torch.float64)
     expected = torch.cat([share, torch.ones(1).double()]) - torch.cat([torch.zeros(1).double(), share])
     counts = torch.bincount(torch.bucketize(x, edges), minlength=162)
     assert chi_square(counts.numpy(), 1e6 * expected.numpy()) < 225  # 161 +- 3.5 sigma
