@@ -1,5 +1,5 @@
-// Depthwise convolutions: one channel in, one out. Nothing is packed: a line of outputs is a vector, and each tap a line
-// of the padded plane that is added to it. Weights: vectors are channels.
+// Depthwise convolutions: one channel in, one out. Nothing is packed: a line of outputs is a vector, and each tap a
+// line of the padded plane that is added to it. For the gradient of the weights, vectors are channels.
 #include "conv_parts.h"
 #include "gemm_pack.h"
 
@@ -11,8 +11,8 @@ bool is_depthwise(const ConvShape& s) {
 
 // out[i] = chain over t of w[t] * from[offset[t] + i], + bias. What is read beyond `count` is not written.
 template <int Vectors>
-ES_FN void line_of(int64_t taps, const float* w, const int64_t* offset, const float* from, const float* bias, float* out,
-                   int64_t count) {
+ES_FN void line_of(int64_t taps, const float* w, const int64_t* offset, const float* from, const float* bias,
+                   float* out, int64_t count) {
   vfloat sum[Vectors];
 #pragma GCC unroll 4
   for (int v = 0; v < Vectors; ++v) sum[v] = vfloat{};
@@ -97,8 +97,8 @@ struct LineTaps {
   int64_t *offset, *weight;
 };
 
-// Planes of `in`, padded as `windows` say, to lines of `out`. A line is a position (d, h) of the output and one of `apart`
-// remainders of its width: taps_of(d, h, remainder, LineTaps&) fills in what its elements have in common, and
+// Planes of `in`, padded as `windows` say, to lines of `out`. A line is a position (d, h) of the output and one of
+// `apart` remainders of its width: taps_of(d, h, remainder, LineTaps&) fills in what its elements have in common, and
 // place(d, h) is where it begins in the plane.
 template <class TapsOf, class Place>
 static void planes_to_lines(const ConvShape& s, const Volume& in, const Window* windows, const Volume& w,
@@ -237,8 +237,8 @@ void depthwise_weight(const ConvShape& s, const Volume& x, const Volume& dy, con
     pixel[p] = (p / (s.out[1] * s.out[2]) * s.stride[0] * area + p / s.out[2] % s.out[1] * s.stride[1] * length[2] +
                 p % s.out[2] * s.stride[2]) * kWidth;
   for (int64_t t = 0; t < taps; ++t)
-    tap[t] = (t / (s.kernel[1] * s.kernel[2]) * s.dilation[0] * area + t / s.kernel[2] % s.kernel[1] * s.dilation[1] * length[2] +
-              t % s.kernel[2] * s.dilation[2]) * kWidth;
+    tap[t] = (t / (s.kernel[1] * s.kernel[2]) * s.dilation[0] * area +
+              t / s.kernel[2] % s.kernel[1] * s.dilation[1] * length[2] + t % s.kernel[2] * s.dilation[2]) * kWidth;
 
   // Where a padded line has the input's.
   int64_t first = s.padding[2], last = s.in[2] + s.padding[2] < length[2] ? s.in[2] + s.padding[2] : length[2];
@@ -268,10 +268,12 @@ void depthwise_weight(const ConvShape& s, const Volume& x, const Volume& dy, con
           clear(to, first * kWidth);
           clear(to + last * kWidth, (length[2] - last) * kWidth);
           turn_line(x, n * x.stride[0] + c * x.stride[1] + d * x.stride[2] + h * x.stride[3] +
-                           (first - s.padding[2]) * x.stride[4], x.stride[4], channels, last - first, to + first * kWidth);
+                           (first - s.padding[2]) * x.stride[4],
+                    x.stride[4], channels, last - first, to + first * kWidth);
         }
         for (int64_t line = 0; line < s.out[0] * s.out[1]; ++line)
-          turn_line(dy, n * dy.stride[0] + c * dy.stride[1] + line / s.out[1] * dy.stride[2] + line % s.out[1] * dy.stride[3],
+          turn_line(dy, n * dy.stride[0] + c * dy.stride[1] + line / s.out[1] * dy.stride[2] +
+                            line % s.out[1] * dy.stride[3],
                     dy.stride[4], channels, s.out[2], gradient.data() + line * s.out[2] * kWidth);
         for (int64_t p = 0; p < pixels;) {
           const int64_t part = kChunk - in_chunk < pixels - p ? kChunk - in_chunk : pixels - p;

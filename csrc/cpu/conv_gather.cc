@@ -97,14 +97,14 @@ class Patches {
   const int64_t* offset;
   const bool has_slack;
 
-  // Whole vectors are written: what is too much is overwritten by the piece after it. Total: 0, if it is not known here.
+  // Whole vectors are written: what is too much is overwritten by the piece after it. Total: 0 if not known here.
   template <int Total, bool Exactly>
   static void copy(float* panel, int64_t width, const Piece* pieces, int total, const int64_t* shift, int64_t length) {
     for (; length > 0; --length, ++shift, panel += width) {
 #pragma GCC unroll 6
       for (int i = 0; i < (Total ? Total : total); ++i) {
         const float* from = pieces[i].from + *shift;
-        if (Total && Total <= 2) __builtin_prefetch(from + kColumns, 0, 2);  // the next tile; other channels are far off
+        if (Total && Total <= 2) __builtin_prefetch(from + kColumns, 0, 2);  // for the next tile
         store(panel + pieces[i].column, Exactly ? load_some(from, pieces[i].count) : load(from));
       }
     }
@@ -136,8 +136,8 @@ struct TurnedWeights {
 };
 
 template <class T>
-ES_FN void write_strided(T* to, int64_t step, const float* sums, int64_t sums_step, int64_t count, float bias, bool add) {
-  for (int64_t i = 0; i < count; ++i) to[i * step] = narrow<T>(add ? sums[i * sums_step] + bias : sums[i * sums_step]);
+ES_FN void write_strided(T* to, int64_t step, const float* sums, int64_t count, float bias, bool add) {
+  for (int64_t i = 0; i < count; ++i) to[i * step] = narrow<T>(add ? sums[i] + bias : sums[i]);
 }
 
 // Where finished sums go.
@@ -165,7 +165,7 @@ struct Pixels {
   }
 
   template <class T>
-  void write(const float* sums, int64_t row, int64_t rows, int64_t columns) const {
+  void write(const float* sums, int64_t row, int64_t rows) const {
     T* base = (T*)out.data + row * out.stride[1];
     if (out.stride[1] == 1 && grid.out_step[2] != 1) {  // channels last
       for (int r = 0; r < count; ++r)
@@ -189,21 +189,21 @@ struct Pixels {
             store_some(to + i, bias ? x + broadcast(add) : x, rest);
           }
         } else {
-          write_strided(base + runs[r].out, grid.out_step[2], sums + runs[r].column, 1, runs[r].length, add, bias);
+          write_strided(base + runs[r].out, grid.out_step[2], sums + runs[r].column, runs[r].length, add, bias);
         }
       }
     }
   }
 
-  void finish(const float* sums, int64_t row, int64_t rows, int64_t column, int64_t columns) const {
+  void finish(const float* sums, int64_t row, int64_t rows, int64_t column, int64_t) const {
     find(column);
     switch (out.element) {
       case Element::bf16:
-        return write<bf16>(sums, row, rows, columns);
+        return write<bf16>(sums, row, rows);
       case Element::fp16:
-        return write<fp16>(sums, row, rows, columns);
+        return write<fp16>(sums, row, rows);
       default:
-        return write<float>(sums, row, rows, columns);
+        return write<float>(sums, row, rows);
     }
   }
 };
@@ -269,7 +269,8 @@ void gather_forward(const ConvShape& s, const Volume& x, const Volume& w, const 
     for (int64_t d = 0; d < s.kernel[0]; ++d)
       for (int64_t h = 0; h < s.kernel[1]; ++h)
         for (int64_t t = 0; t < s.kernel[2]; ++t)
-          offset[at++] = c * image.channel + windows[0].tap(d) * slot[0] + windows[1].tap(h) * slot[1] + windows[2].tap(t);
+          offset[at++] =
+              c * image.channel + windows[0].tap(d) * slot[0] + windows[1].tap(h) * slot[1] + windows[2].tap(t);
 
   const int64_t parts = divide_up(s.out_channels, kPart);
   Scratch turned(s.groups * parts * kPart * k);
@@ -307,7 +308,8 @@ void gather_forward(const ConvShape& s, const Volume& x, const Volume& w, const 
 void gather_backward(const ConvShape& s, const Volume& dy, const Volume& w, const float* bias, const Volume& dx) {
   const Window windows[3] = {backward_window(s, 0), backward_window(s, 1), backward_window(s, 2)};
   Image image(dy, windows, s.batch, s.groups * s.out_channels);
-  const int64_t most = s.out_channels * s.kernel[0] * s.kernel[1] * s.kernel[2], parts = divide_up(s.in_channels, kPart);
+  const int64_t most = s.out_channels * s.kernel[0] * s.kernel[1] * s.kernel[2];
+  const int64_t parts = divide_up(s.in_channels, kPart);
   Scratch offsets(2 * most), turned(s.groups * most * parts * kPart);
   int64_t* offset = offsets.as<int64_t>();
   const bool dense = taps_are_dense(s, w);

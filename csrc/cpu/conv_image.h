@@ -103,8 +103,8 @@ static void read_run(const Volume& v, int64_t at, int64_t step, float* to, int64
 
 ES_FN void clear(float* to, int64_t count) { memset(to, 0, sizeof(float) * (size_t)count); }
 
-// Copies single channels of single samples: row-major, [depth][height][width]. What is the same for all of them is found
-// out once.
+// Copies single channels of single samples: row-major, [depth][height][width]. What is the same for all of them is
+// found out once.
 class Planes {
  public:
   Planes(const Volume& v, const Window* w)
@@ -185,7 +185,8 @@ class Planes {
 class Image {
  public:
   Image(const Volume& v, const Window* w, int64_t batch, int64_t channels, bool always = false)
-      : own_(always || !(v.element == Element::f32 && v.stride[4] == 1 && w[0].is_plain() && w[1].is_plain() && w[2].is_plain())),
+      : own_(always || v.element != Element::f32 || v.stride[4] != 1 || !w[0].is_plain() || !w[1].is_plain() ||
+             !w[2].is_plain()),
         hold_(own_ ? batch * channels * w[0].size() * w[1].size() * w[2].size() : 0) {
     if (!own_) {
       data = (const float*)v.data, this->batch = v.stride[0], channel = v.stride[1];

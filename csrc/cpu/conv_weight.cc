@@ -101,17 +101,19 @@ struct Partial {
   void finish(const float*, int64_t, int64_t, int64_t, int64_t) const {}
 };
 
-// The product of one group, shared among threads: by columns; where there are few, by groups of chunks that are subtrees
-// of the pairwise sum.
+// The product of one group, shared among threads: by columns; where there are few, by groups of chunks that are
+// subtrees of the pairwise sum.
 template <class Right>
-static void product(int64_t rows, int64_t columns, int64_t k, const Plane& left, const Right& right, const Weights& sink) {
+static void product(int64_t rows, int64_t columns, int64_t k, const Plane& left, const Right& right,
+                    const Weights& sink) {
   const int64_t tiles = pieces(columns, kColumns), chunks = k > kChunk ? pieces(k, kChunk) : 1;
   const int64_t threads = parallel_width();
   const int64_t work = rows * kColumns * (k + 8);
   int64_t group = 1;
   while (group < chunks) group *= 2;
   if (threads > 1)
-    while (group > 1 && tiles * pieces(chunks, group) < 8 * threads && work / pieces(chunks, group) > 1 << 18) group /= 2;
+    while (group > 1 && tiles * pieces(chunks, group) < 8 * threads && work / pieces(chunks, group) > 1 << 18)
+      group /= 2;
   const int64_t groups = pieces(chunks, group), wide = tiles * kColumns;
   Scratch partial(groups > 1 ? groups * rows * wide : 0);
   parallel_for(tiles * groups, divide_up(1 << 18, work / groups + 1), [&](int64_t begin, int64_t end) {
@@ -141,8 +143,8 @@ static void product(int64_t rows, int64_t columns, int64_t k, const Plane& left,
   });
 }
 
-// The input with its channels innermost: position (d, h, w) of the padded input of sample n is a line of all channels at
-// data[n * batch + d * step[0] + h * step[1] + w * step[2]].
+// The input with its channels innermost: position (d, h, w) of the padded input of sample n is a line of all channels
+// at data[n * batch + d * step[0] + h * step[1] + w * step[2]].
 class ChannelsLast {
  public:
   ChannelsLast(const ConvShape& s, const Volume& x) : channels_(s.groups * s.in_channels), hold_(size(s)) {
@@ -151,7 +153,8 @@ class ChannelsLast {
     const int64_t lines = length_[0] * length_[1];
     parallel_for(s.batch * lines, divide_up(1 << 13, step[1] + 1), [&](int64_t begin, int64_t end) {
       for (int64_t at = begin; at < end; ++at) {
-        const int64_t d = at % lines / length_[1] * apart[0] - s.padding[0], h = at % length_[1] * apart[1] - s.padding[1];
+        const int64_t d = at % lines / length_[1] * apart[0] - s.padding[0];
+        const int64_t h = at % length_[1] * apart[1] - s.padding[1];
         float* to = hold_.data() + at * step[1];
         if (d < 0 || d >= s.in[0] || h < 0 || h >= s.in[1])
           clear(to, step[1]);
@@ -204,7 +207,8 @@ void weight_gradient(const ConvShape& s, const Volume& x, const Volume& dy, cons
   const int64_t taps = s.kernel[0] * s.kernel[1] * s.kernel[2];
   const bool even = dy.element == Element::f32 && (s.out[1] == 1 || dy.stride[3] == s.out[2] * dy.stride[4]) &&
                     (s.out[0] == 1 || dy.stride[2] == s.out[1] * s.out[2] * dy.stride[4]);
-  const Window whole[3] = {{s.out[0], 0, 1, 1, 1, s.out[0]}, {s.out[1], 0, 1, 1, 1, s.out[1]}, {s.out[2], 0, 1, 1, 1, s.out[2]}};
+  Window whole[3];
+  for (int d = 0; d < 3; ++d) whole[d] = {s.out[d], 0, 1, 1, 1, s.out[d]};
   const int64_t channels = s.groups * s.out_channels;
   const Image copy(dy, whole, even ? 0 : s.batch, channels, true);
   const Plane left = even ? Plane{(const float*)dy.data, dy.stride[0], dy.stride[1], dy.stride[4], pixels}
@@ -225,7 +229,8 @@ void weight_gradient(const ConvShape& s, const Volume& x, const Volume& dy, cons
     for (int64_t i = 0; i < c; ++i) place[i] = place_of(0, i);
     const Plane right{(const float*)x.data, x.stride[0], x.stride[1], x.stride[4], pixels};
     for (int64_t g = 0; g < s.groups; ++g)
-      product(s.out_channels, c, k, left.from(g * s.out_channels), right.from(g * c), Weights{dw, g * s.out_channels, place});
+      product(s.out_channels, c, k, left.from(g * s.out_channels), right.from(g * c),
+              Weights{dw, g * s.out_channels, place});
     return;
   }
   ChannelsLast image(s, x);
@@ -251,7 +256,8 @@ void weight_gradient(const ConvShape& s, const Volume& x, const Volume& dy, cons
   for (int64_t begin = 0; begin < run; begin += wide)
     for (int64_t r = 0; r < runs; ++r) {
       const int64_t first = joined ? r * s.kernel[2] : r;  // tap
-      const int64_t t[3] = {first / (s.kernel[1] * s.kernel[2]), first / s.kernel[2] % s.kernel[1], first % s.kernel[2]};
+      const int64_t area = s.kernel[1] * s.kernel[2];
+      const int64_t t[3] = {first / area, first / s.kernel[2] % s.kernel[1], first % s.kernel[2]};
       int64_t base = 0;
       for (int d = 0; d < 3; ++d) base += t[d] * s.dilation[d] * image.step[d];
       for (int64_t i = begin; i < begin + wide && i < run; i += kWidth, ++count) {

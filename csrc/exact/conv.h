@@ -1,6 +1,7 @@
 // Convolutions of one to three dimensions: which products each element of a result is the sum of, and in which order.
-// Fewer dimensions are three with leading ones of length 1. A transposed convolution is `conv_backward_data` as forward.
-// These are the definition, one element at a time; kernels may group the work in any way that gives the same bits.
+// Fewer dimensions are three with leading ones of length 1. A transposed convolution is `conv_backward_data` as
+// forward. These are the definition, one element at a time; kernels may group the work in any way that gives the same
+// bits.
 #pragma once
 
 #include "order.h"
@@ -15,8 +16,8 @@ struct ConvShape {
 };
 
 // The taps of a kernel that meet one position of the input, in one dimension: those t for which position + padding -
-// t * dilation is a multiple of the stride. first, first + step, ...: `count` of them, functions of (position + padding)
-// modulo the stride. The output that t belongs to may lie outside: then it takes part as +0.
+// t * dilation is a multiple of the stride. first, first + step, ...: `count` of them, functions of (position +
+// padding) modulo the stride. The output that t belongs to may lie outside: then it takes part as +0.
 struct Taps {
   int64_t first, step, count;
 };

@@ -35,8 +35,8 @@ void check(const Tensor& input, const Tensor& weight, const Parameters& p) {
               input.sizes(), " instead");
   auto expand = [&](IntArrayRef values, const char* name) {
     TORCH_CHECK(values.size() == 1 || (int64_t)values.size() == dims, "expected ", name,
-                " to be a single integer value or a list of ", dims, " values to match the convolution dimensions, but got ",
-                name, "=", values);
+                " to be a single integer value or a list of ", dims,
+                " values to match the convolution dimensions, but got ", name, "=", values);
   };
   expand(p.stride, "stride");
   expand(p.padding, "padding");
@@ -59,8 +59,9 @@ void check(const Tensor& input, const Tensor& weight, const Parameters& p) {
                 weight.sizes());
     if (p.transposed) {
       int64_t room = std::max(at_dim(p.stride, d), at_dim(p.dilation, d)), extra = at_dim(p.output_padding, d);
-      TORCH_CHECK(extra < room, "output padding must be smaller than either stride or dilation, but got output_padding ",
-                  extra, ", stride ", at_dim(p.stride, d), ", dilation ", at_dim(p.dilation, d));
+      TORCH_CHECK(extra < room,
+                  "output padding must be smaller than either stride or dilation, but got output_padding ", extra,
+                  ", stride ", at_dim(p.stride, d), ", dilation ", at_dim(p.dilation, d));
       continue;
     }
     int64_t padded = input.size(2 + d) + 2 * at_dim(p.padding, d);
@@ -132,7 +133,8 @@ bool is_theirs(const Tensor& input, const Tensor& weight, const char* what) {
   return is_integral_or_refuse(input.scalar_type(), what);
 }
 
-void convolve(const Tensor& input, const Tensor& weight, const MaybeTensor& bias, const Parameters& p, const Tensor& out) {
+void convolve(const Tensor& input, const Tensor& weight, const MaybeTensor& bias, const Parameters& p,
+              const Tensor& out) {
   auto s = shape_of(input.sizes(), out.sizes(), weight, p);
   Tensor wide;
   if (bias && bias->defined()) wide = bias->to(at::kFloat).contiguous();

@@ -41,6 +41,7 @@ CASES = {
     "transposed, dilated": simple(1, 3, 2, (4, 5), 3, stride=2, padding=1, dilation=3, extra=(1, 2)),
     "transposed, one dimension": simple(2, 3, 2, (9,), 4, stride=2, padding=1, extra=0),
     "transposed, three dimensions": simple(1, 2, 2, (2, 3, 3), 2, stride=2, extra=1),
+    "weights shared by threads": simple(3, 3, 40, (30, 30), 2),
     "several blocks": simple(1, 58, 115, (20, 20), 3, padding=1),
     "several blocks of the input": simple(1, 130, 40, (21, 21), 3, stride=2, padding=1),
     "nothing in the batch": simple(0, 3, 4, (5, 5), 3),
