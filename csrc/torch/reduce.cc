@@ -97,12 +97,14 @@ ES_STUB(prod_stub, &prod_kernel);
 
 
 void amax_kernel(at::TensorIterator& iter) {
-  reduce_iterator(iter, at::native::max_values_stub, "amax", reduce_kernels().maximum, reduce_kernels().maximum_of_doubles);
+  reduce_iterator(iter, at::native::max_values_stub, "amax", reduce_kernels().maximum,
+                  reduce_kernels().maximum_of_doubles);
 }
 ES_STUB(max_values_stub, &amax_kernel);
 
 void amin_kernel(at::TensorIterator& iter) {
-  reduce_iterator(iter, at::native::min_values_stub, "amin", reduce_kernels().minimum, reduce_kernels().minimum_of_doubles);
+  reduce_iterator(iter, at::native::min_values_stub, "amin", reduce_kernels().minimum,
+                  reduce_kernels().minimum_of_doubles);
 }
 ES_STUB(min_values_stub, &amin_kernel);
 
@@ -121,13 +123,15 @@ void reduce_axes(const at::Tensor& out, const at::Tensor& in, std::optional<int6
 }
 
 void max_all_kernel(at::Tensor& result, const at::Tensor& in) {
-  if (in.scalar_type() != at::kDouble && is_integral_or_refuse(in.scalar_type(), "max")) return original(at::native::max_all_stub)(result, in);
+  if (in.scalar_type() != at::kDouble && is_integral_or_refuse(in.scalar_type(), "max"))
+    return original(at::native::max_all_stub)(result, in);
   reduce_axes(result, in, {}, reduce_kernels().maximum, reduce_kernels().maximum_of_doubles);
 }
 ES_STUB(max_all_stub, &max_all_kernel);
 
 void min_all_kernel(at::Tensor& result, const at::Tensor& in) {
-  if (in.scalar_type() != at::kDouble && is_integral_or_refuse(in.scalar_type(), "min")) return original(at::native::min_all_stub)(result, in);
+  if (in.scalar_type() != at::kDouble && is_integral_or_refuse(in.scalar_type(), "min"))
+    return original(at::native::min_all_stub)(result, in);
   reduce_axes(result, in, {}, reduce_kernels().minimum, reduce_kernels().minimum_of_doubles);
 }
 ES_STUB(min_all_stub, &min_all_kernel);
