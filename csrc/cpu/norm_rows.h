@@ -48,7 +48,7 @@ struct Channel {
   int64_t length() const { return batch * positions; }
   int64_t place(int64_t n) const { return (n * channels + index) * positions; }
 
-  // `f(n, from, count, at)`: elements of batch number n, at `from` in the array, which are `at`, at + 1, .. of the block.
+  // `f(n, from, count, at)`: elements of batch number n, at `from` in the array, which are at, at + 1, .. of the block.
   template <class F>
   ES_FN void segments(int64_t start, int64_t end, F f) const {
     for (int64_t i = start; i < end;) {

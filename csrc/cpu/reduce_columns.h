@@ -14,8 +14,8 @@ struct ColumnLanes {
   alignas(64) float at[K][kLanes][kColumns];
 };
 
-// Rows begin .. end of a block go to the lanes; `begin` is a multiple of 64, and 0 starts a block. `step(totals, row, at,
-// part)` adds a row's elements of columns at, at + 1, .. to `vfloat totals[K]`.
+// Rows begin .. end of a block go to the lanes; `begin` is a multiple of 64, and 0 starts a block. `step(totals, row,
+// at, part)` adds a row's elements of columns at, at + 1, .. to `vfloat totals[K]`.
 template <int K, class Step>
 ES_FN void add_rows(ColumnLanes<K>& lanes, int64_t begin, int64_t end, int64_t columns, float init, Step step) {
   for (int64_t group = begin; group < end; group += 4 * kLanes)

@@ -1,6 +1,6 @@
-// The 16 lanes of a reduction in vector registers, for rows that lie contiguously: `accumulate` for a block, `reduce_row`
-// for a whole row. What an element contributes is said by a step on vectors; several totals are accumulated in one pass,
-// of one row or of several, which hides the latency of additions.
+// The 16 lanes of a reduction in vector registers, for rows that lie contiguously: `accumulate` for a block,
+// `reduce_row` for a whole row. What an element contributes is said by a step on vectors; several totals are
+// accumulated in one pass, of one row or of several, which hides the latency of additions.
 #pragma once
 
 #include "../exact/order.h"
@@ -67,7 +67,7 @@ ES_FN float add_lanes(const vfloat (&lanes)[kVectors]) {
 #endif
 }
 
-// K totals of a block of n <= kBlock elements: `step(totals, at, part)` adds elements at, at + 1, .. to `vfloat totals[K]`.
+// K totals of a block of n <= kBlock elements: `step(totals, at, part)` adds elements at, at + 1, .. to `totals[K]`.
 template <int K, class Step>
 ES_FN void accumulate(int64_t n, float init, Step step, vfloat (&lanes)[K][kVectors]) {
   vfloat totals[kVectors][K];

@@ -46,7 +46,7 @@ Tensor inverse_of(const Tensor& variance, double epsilon) {
 }
 
 void check_size(const char* what, const Tensor& x, int64_t channels) {
-  TORCH_CHECK(!is(x) || x.numel() == channels, what, " should contain ", channels, " elements not ", is(x) ? x.numel() : 0);
+  if (is(x)) TORCH_CHECK(x.numel() == channels, what, " should contain ", channels, " elements not ", x.numel());
 }
 
 // A running statistic as a float: itself, or a copy that is written back.
@@ -70,7 +70,8 @@ Three forward(const char* name, const Tensor& x, const Tensor& weight, const Ten
   check_size("bias", bias, channels);
   check_size("running_mean", running_mean, channels);
   check_size("running_var", running_var, channels);
-  TORCH_CHECK(training || (is(running_mean) && is(running_var)), name, ": running statistics must be defined in evaluation");
+  TORCH_CHECK(training || (is(running_mean) && is(running_var)), name,
+              ": running statistics must be defined in evaluation");
   Input in(x, laid.format);
   Tensor mean, inverse;
   if (training) {

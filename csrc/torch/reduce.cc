@@ -97,12 +97,14 @@ ES_STUB(prod_stub, &prod_kernel);
 
 
 void amax_kernel(at::TensorIterator& iter) {
-  reduce_iterator(iter, at::native::max_values_stub, "amax", reduce_kernels().maximum, reduce_kernels().maximum_of_doubles);
+  reduce_iterator(iter, at::native::max_values_stub, "amax", reduce_kernels().maximum,
+                  reduce_kernels().maximum_of_doubles);
 }
 ES_STUB(max_values_stub, &amax_kernel);
 
 void amin_kernel(at::TensorIterator& iter) {
-  reduce_iterator(iter, at::native::min_values_stub, "amin", reduce_kernels().minimum, reduce_kernels().minimum_of_doubles);
+  reduce_iterator(iter, at::native::min_values_stub, "amin", reduce_kernels().minimum,
+                  reduce_kernels().minimum_of_doubles);
 }
 ES_STUB(min_values_stub, &amin_kernel);
 

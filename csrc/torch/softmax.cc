@@ -26,7 +26,7 @@ Shape around(const Tensor& x, int64_t dim) {
   return shape;
 }
 
-// `run(out)` with a contiguous float tensor, which is `out` itself where that is one and shares nothing with the inputs.
+// `run(out)` with a contiguous float tensor: `out` itself where that is one and shares nothing with the inputs.
 template <class Run>
 void write(const Tensor& out, std::initializer_list<Tensor> inputs, Run run) {
   bool direct = out.scalar_type() == at::kFloat && out.is_contiguous();
@@ -37,7 +37,8 @@ void write(const Tensor& out, std::initializer_list<Tensor> inputs, Run run) {
   out.copy_(wide);
 }
 
-void forward(const char* name, const Tensor& out, const Tensor& in, int64_t dim, void (*kernel)(const SoftmaxForward&)) {
+void forward(const char* name, const Tensor& out, const Tensor& in, int64_t dim,
+             void (*kernel)(const SoftmaxForward&)) {
   if (!is_ours(in.scalar_type())) is_integral_or_refuse(in.scalar_type(), name);
   Tensor x = plain(in);
   Shape s = around(x, dim);
