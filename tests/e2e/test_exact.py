@@ -1,4 +1,7 @@
-"""Exact numerics: one result on devices of different kind, alone or together, where native numerics give several."""
+"""Exact numerics: one result on devices of different kind, alone or together, where native numerics give several.
+
+That native numerics refuse to mix them is shown in `test_waiting.py`.
+"""
 
 from __future__ import annotations
 
@@ -78,19 +81,6 @@ def test_devices_of_different_kind_train_one_exact_job_together(cluster: Cluster
     assert len(members) == len(DEVICES)
     result = cluster.result(job)
     assert {result.state_digest} == set(alone.values())
-    classes = {line["determinism"] for line in cluster.told("runner.ready")} if cluster.told("runner.ready") else set()
-    assert len(classes) <= 1
-
-
-def test_native_numerics_refuse_to_mix_them(cluster: Cluster) -> None:
-    one, *others = DEVICES
-    cluster.coordinator()
-    job = cluster.submit(SMALL, min_workers=2)
-    for name in (one, *others[:1]):
-        start(cluster, name)
-    now = cluster.until(job, lambda now: "refused" in now.reason)
-    assert "another determinism class" in now.reason
-    assert now.step == 0
 
 
 REFUSED = """

@@ -42,7 +42,7 @@ def test_no_name_is_in_two_tables() -> None:
         ("aten::cat.out", Class.INSENSITIVE),
         ("aten::round.decimals", Class.UNCOVERED),
         ("aten::bincount", Class.INTEGERS),
-        ("aten::_foreach_add_.List", Class.COMPOSED),
+        ("aten::_foreach_trunc_", Class.COMPOSED),
         ("aten::linalg_qr", Class.UNCOVERED),
         ("aten::_no_such_operator", Class.UNCOVERED),
         ("torchvision::nms", Class.UNCOVERED),
