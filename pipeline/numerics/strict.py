@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 
 from ...errors import InexactError
-from . import library
+from . import library, scalars
 from .coverage import KERNELS, Class, classify
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ def begin(say: Callable[[str], None] | None = None) -> None:
     """
     library.load(say)
     library.enable()
+    scalars.install()
     _refuse_inductor()
     _torchs.update(name.partition("::")[0] for name in _names())
     refuse_new()
