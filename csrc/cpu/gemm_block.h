@@ -2,10 +2,10 @@
 // matrices in memory, convolutions give it gathers from images.
 //
 // A packer of the left side has `pack_rows(panel, first row, rows, first k, length)`, one of the right side
-// `pack_columns(panel, first column, columns, first k, length)`; both may write kSlack floats too many. `k_step()` is how
-// many k it likes at once, before the same k of the neighbouring panel: few where neighbours share cache lines. Packers
-// of matrices in memory also have `in_place` and `expect`, see gemm_pack.h. A sink takes the
-// sums: `float* direct(row, column, &out_row)` says where they can be stored as they are, or null; then
+// `pack_columns(panel, first column, columns, first k, length)`; both may write kSlack floats too many. `k_step()` is
+// how many k it likes at once, before the same k of the neighbouring panel: few where neighbours share cache lines.
+// Packers of matrices in memory also have `in_place` and `expect`, see gemm_pack.h. A sink takes the sums:
+// `float* direct(row, column, &out_row)` says where they can be stored as they are, or null; then
 // `finish(sums, row, rows, column, columns)` is given them, rows kColumns apart.
 #pragma once
 
@@ -47,8 +47,8 @@ static float* scratch(int64_t floats) {
 
 // Panels of each side that are packed at once, for one chunk: together they stay in the L2 cache.
 constexpr int64_t kLeftPanels = 8, kRightPanels = 12;
-// How long a block may be in the direction that is not limited by the above, where there is more than one chunk and so a
-// stack of all its tiles.
+// How long a block may be in the direction that is not limited by the above, where there is more than one chunk and so
+// a stack of all its tiles.
 constexpr int64_t kManyPanels = 64;
 
 constexpr int64_t kTileFloats = kRows * kColumns;
@@ -103,6 +103,7 @@ template <class Left, class Right, class Sink>
 static void one_block(const Left& left, const Right& right, const Sink& sink, Range rows, Range columns, Range chunks,
                       int64_t k) {
   const int64_t row_panels = pieces(rows.size(), kRows), column_panels = pieces(columns.size(), kColumns);
+  if (row_panels <= 0 || column_panels <= 0) return;
   const int64_t left_panel = kRows * kChunk + kSlack, right_panel = kColumns * kChunk + kSlack;
   const int64_t left_panels = row_panels < kLeftPanels ? row_panels : kLeftPanels;
   // With few rows a larger group has no use.
@@ -121,7 +122,8 @@ static void one_block(const Left& left, const Right& right, const Sink& sink, Ra
       for (int64_t p = p0; p < p1; ++p) {
         lefts[p - p0] = {a + (p - p0) * left_panel, 1, block.rows_of(p).size()};
         if constexpr (requires { left.in_place(0, 0, 0); })
-          if (auto at = left.in_place(block.rows_of(p).begin, start, column_panels)) lefts[p - p0] = {at, left.row, left.column};
+          if (auto at = left.in_place(block.rows_of(p).begin, start, column_panels))
+            lefts[p - p0] = {at, left.row, left.column};
       }
       pack_panels(p0, p1, left.k_step(), length, [&](int64_t p, int64_t at, int64_t count) {
         float* panel = a + (p - p0) * left_panel;
@@ -148,7 +150,8 @@ static void one_block(const Left& left, const Right& right, const Sink& sink, Ra
         }
         // What will be packed next is fetched meanwhile.
         const int64_t tiles = (p1 - p0) * (q1 - q0);
-        const bool same = q1 < column_panels || p1 < row_panels, left_next = q1 == column_panels && left_panels < row_panels;
+        const bool same = q1 < column_panels || p1 < row_panels;
+        const bool left_next = q1 == column_panels && left_panels < row_panels;
         const int64_t soon = same ? start : start + kChunk, soon_length = k - soon < kChunk ? k - soon : kChunk;
         const Range soon_rows = block.rows_of(p1 < row_panels ? p1 : 0, left_panels);
         const Range soon_columns = block.columns_of(q1 < column_panels ? q1 : 0, right_panels);
@@ -175,7 +178,9 @@ static void blocks(const Left& left, const Right& right, const Sink& sink, Range
   const int64_t row_panels = pieces(rows.size(), kRows), column_panels = pieces(columns.size(), kColumns);
   const bool wide = row_panels <= kLeftPanels, many = chunks.size() > 1;
   const int64_t row_parts = wide ? 1 : many ? pieces(row_panels, kManyPanels) : 1;
-  const int64_t column_parts = wide ? (many ? pieces(column_panels, kManyPanels) : 1) : pieces(column_panels, kRightPanels);
+  const int64_t column_parts = !wide ? pieces(column_panels, kRightPanels)
+                               : many ? pieces(column_panels, kManyPanels)
+                                      : 1;
   for (int64_t i = 0; i < row_parts; ++i)
     for (int64_t j = 0; j < column_parts; ++j)
       one_block(left, right, sink, rows.part(i, row_parts, kRows), columns.part(j, column_parts, kColumns), chunks, k);

@@ -48,7 +48,7 @@ ES_FN int stack_height(int64_t chunks) {
 struct Tile {
   int64_t length;           // of the chunk
   const float *a, *b;       // panels
-  int64_t a_row, a_k, b_k;  // element (i, k) of the left one: a[i * a_row + k * a_k]; (k, j) of the right: b[k * b_k + j]
+  int64_t a_row, a_k, b_k;  // element (i, k) of the left one: a[i * a_row + k * a_k]; right (k, j): b[k * b_k + j]
   const float* stack;       // the topmost sum on the stack; the one below is `below` before it; rows are kColumns apart
   int64_t below;
   int merges;

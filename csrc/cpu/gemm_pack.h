@@ -136,10 +136,13 @@ ES_FN void prefetch(const void* from, int64_t pitch, int64_t runs, int64_t bytes
 
 // Elements of a matrix that will be packed soon: `along` one side, `across` the other.
 template <class T>
-ES_FN void prefetch(const T* from, int64_t along, int64_t across, int64_t count, int64_t length, int64_t part, int64_t parts) {
+ES_FN void prefetch(const T* from, int64_t along, int64_t across, int64_t count, int64_t length, int64_t part,
+                    int64_t parts) {
   const int64_t size = sizeof(T);
-  if (along == 1) prefetch(from, across * size, length, count * size, part, parts);
-  else if (across == 1) prefetch(from, along * size, count, length * size, part, parts);
+  if (along == 1)
+    prefetch(from, across * size, length, count * size, part, parts);
+  else if (across == 1)
+    prefetch(from, along * size, count, length * size, part, parts);
 }
 
 template <class T>

@@ -61,8 +61,8 @@ ES_FN void along_columns(float* sum, const float* a, const T* b, int64_t column,
 }
 
 template <int kTileRows, class T, class Sink>
-static void thin_rows(const LeftMatrix<T>& left, const RightMatrix<T>& right, const Sink& sink, Range columns, Range chunks,
-                      int64_t k) {
+static void thin_rows(const LeftMatrix<T>& left, const RightMatrix<T>& right, const Sink& sink, Range columns,
+                      Range chunks, int64_t k) {
   constexpr int64_t kLevel = kTileRows * kStrip;
   constexpr int kTogether = kTileRows == 1 ? 8 : 4;
   float* a = scratch(kTileRows * kChunk + kSlack + kLevel * (stack_height(chunks.size()) + 1));
@@ -79,7 +79,8 @@ static void thin_rows(const LeftMatrix<T>& left, const RightMatrix<T>& right, co
         int64_t at = 0;
         for (; at + kTogether <= length; at += kTogether)
           along_rows<kTogether, kTileRows>(sum, a + at * kTileRows, b + at * right.row, right.row, width);
-        for (; at < length; ++at) along_rows<1, kTileRows>(sum, a + at * kTileRows, b + at * right.row, right.row, width);
+        for (; at < length; ++at)
+          along_rows<1, kTileRows>(sum, a + at * kTileRows, b + at * right.row, right.row, width);
       } else {
         along_columns<kTileRows>(sum, a, b, right.column, width, length);
       }
@@ -93,14 +94,15 @@ static void thin_rows(const LeftMatrix<T>& left, const RightMatrix<T>& right, co
     }
     alignas(64) float sums[kTileRows * kColumns];
     for (int64_t v = 0; v < width; v += kColumns) {
-      for (int64_t i = 0; i < kTileRows; ++i) memcpy(sums + i * kColumns, sum + i * kStrip + v, sizeof(float) * kColumns);
+      for (int64_t i = 0; i < kTileRows; ++i)
+        memcpy(sums + i * kColumns, sum + i * kStrip + v, sizeof(float) * kColumns);
       sink.finish(sums, 0, kTileRows, j + v, width - v < kColumns ? width - v : kColumns);
     }
   }
 }
 
-// kChains chains of an inner product, which lie a chunk apart, from `begin` to `end` of k: each of them waits for itself,
-// not for the others.
+// kChains chains of an inner product, which lie a chunk apart, from `begin` to `end` of k: each of them waits for
+// itself, not for the others.
 template <int kChains, class A, class B>
 ES_FN void inner_chains(float* sum, A a, B b, int64_t begin, int64_t end) {
   float chain[kChains];
@@ -143,14 +145,16 @@ ES_FN float inner_sum(A a, B b, int64_t length) {
 }
 
 template <class T, class Sink>
-static void inner_product(const T* a, int64_t a_step, const T* b, int64_t b_step, const Sink& sink, Range chunks, int64_t k) {
+static void inner_product(const T* a, int64_t a_step, const T* b, int64_t b_step, const Sink& sink, Range chunks,
+                          int64_t k) {
   const int64_t start = chunks.begin * kChunk, end = chunks.end * kChunk, length = (end < k ? end : k) - start;
   a += start * a_step, b += start * b_step;
   float sum;
   if (a_step == 1 && b_step == 1)
     sum = inner_sum([=](int64_t i) { return widen(a[i]); }, [=](int64_t i) { return widen(b[i]); }, length);
   else
-    sum = inner_sum([=](int64_t i) { return widen(a[i * a_step]); }, [=](int64_t i) { return widen(b[i * b_step]); }, length);
+    sum = inner_sum([=](int64_t i) { return widen(a[i * a_step]); }, [=](int64_t i) { return widen(b[i * b_step]); },
+                    length);
   sink.finish(&sum, 0, 1, 0, 1);
 }
 

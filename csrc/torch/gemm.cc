@@ -1,5 +1,5 @@
-// Matrix products: mm, addmm, bmm, baddbmm, addmv, mv, dot, vdot, addr, and all that ATen makes of them (matmul, linear,
-// einsum, addbmm, bilinear). Shapes, types and messages are those of ATen's own shape functions.
+// Matrix products: mm, addmm, bmm, baddbmm, addmv, mv, dot, vdot, addr, and all that ATen makes of them (matmul,
+// linear, einsum, addbmm, bilinear). Shapes, types and messages are those of ATen's own shape functions.
 #include "../cpu/gemm.h"
 
 #include <ATen/MemoryOverlap.h>
