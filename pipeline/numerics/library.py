@@ -76,6 +76,7 @@ def settle() -> None:
     torch.backends.cuda.enable_flash_sdp(False)  # attention as its parts, which are exact, and the same everywhere
     torch.backends.cuda.enable_mem_efficient_sdp(False)
     torch.backends.mha.set_fastpath_enabled(False)
+    torch.backends.opt_einsum.enabled = False  # else an order of products depends on what else is installed
 
 
 def disable() -> None:
@@ -85,6 +86,7 @@ def disable() -> None:
     torch.backends.cuda.enable_flash_sdp(True)
     torch.backends.cuda.enable_mem_efficient_sdp(True)
     torch.backends.mha.set_fastpath_enabled(True)
+    torch.backends.opt_einsum.enabled = torch.backends.opt_einsum.is_available()
 
 
 @contextmanager
