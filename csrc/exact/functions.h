@@ -31,15 +31,22 @@ ES_FN float scale(float x, int32_t k) {
   return x * power_of_two(half) * power_of_two(k - half);
 }
 
-// e^r - 1 for |r| <= ln(2)/2.
-ES_FN float exponential_core(float r) {
+// x between low < 0 and high > 0, by integers, which costs least: as such, negative floats follow positive ones. Not for
+// NaN, which becomes one of the two.
+ES_FN float limit(float x, float low, float high) {
+  uint32_t word = bits(x) < bits(low) ? bits(x) : bits(low);
+  return from_bits((int32_t)word < (int32_t)bits(high) ? word : bits(high));
+}
+
+// e^r = 1 + r + r^2 p(r) for |r| <= ln(2)/2.
+ES_FN float exponential_tail(float r) {
   float p = 0x1.6a4e74p-10f;
   p = fma(p, r, 0x1.123980p-7f);
   p = fma(p, r, 0x1.5558aep-5f);
   p = fma(p, r, 0x1.555492p-3f);
-  p = fma(p, r, 0x1.fffffcp-2f);
-  return fma(r * r, p, r);
+  return fma(p, r, 0x1.fffffcp-2f);
 }
+ES_FN float exponential_core(float r) { return fma(r * r, exponential_tail(r), r); }
 
 // x = k ln(2) + r with |r| <= ln(2)/2, for |x| <= 150.
 struct Exponent {
@@ -53,15 +60,14 @@ ES_FN Exponent split_exponent(float x) {
 }
 
 ES_FN float exponential(float x) {
-  float y = x < -104.0f ? -104.0f : x;  // there it is 0, and beyond 89 infinite, by the last multiplication
-  y = y > 89.0f ? 89.0f : y;
-  Exponent e = split_exponent(y);
-  return scale(1.0f + exponential_core(e.r), e.k);
+  Exponent e = split_exponent(limit(x, -104.0f, 89.0f));  // 0 and infinite there, by the last multiplication
+  float sum = 1.0f + e.r, lost = e.r - (sum - 1.0f);
+  float result = scale(sum + fma(e.r * e.r, exponential_tail(e.r), lost), e.k);
+  return x != x ? x : result;
 }
 
 ES_FN float exponential2(float x) {
-  float y = x < -151.0f ? -151.0f : x;
-  y = y > 129.0f ? 129.0f : y;
+  float y = limit(x, -151.0f, 129.0f);
   float shifted = y + kShift, r = y - (shifted - kShift);
   float p = 0x1.416b5ep-13f;
   p = fma(p, r, 0x1.5f082ep-10f);
@@ -69,27 +75,23 @@ ES_FN float exponential2(float x) {
   p = fma(p, r, 0x1.c6af7cp-5f);
   p = fma(p, r, 0x1.ebfbdcp-3f);
   p = fma(p, r, 0x1.62e430p-1f);
-  return scale(fma(p, r, 1.0f), shifted_integer(shifted));
+  float result = scale(fma(p, r, 1.0f), shifted_integer(shifted));
+  return x != x ? x : result;
 }
 
-// e^x - 1. With t = 2^(k-1): 2^k (e^r - 1) + (2^k - 1) is twice t (e^r - 1) + (t - 1/2).
+// e^x - 1. With t = 2^(k-1): half of it is t r + (t - 1/2) + t r^2 p(r), where the first sum keeps what it loses.
 ES_FN float exponential_minus_1(float x) {
-  float y = x < -18.0f ? -18.0f : x;  // there it is -1
-  y = y > 89.0f ? 89.0f : y;
-  Exponent e = split_exponent(y);
+  Exponent e = split_exponent(limit(x, -18.0f, 89.0f));  // -1 and infinite there
   float p = 0x1.9e6f62p-13f;
   p = fma(p, e.r, 0x1.6d3a40p-10f);
   p = fma(p, e.r, 0x1.1112dap-7f);
   p = fma(p, e.r, 0x1.5554f8p-5f);
   p = fma(p, e.r, 0x1.555554p-3f);
   p = fma(p, e.r, 0.5f);
-  float core = fma(p, e.r * e.r, e.k == 1 ? e.r + 0.5f : e.r);
   float t = power_of_two(e.k - 1), high = t - 0.5f, low = (t - high) - 0.5f;
-  float result = fma(core, t, low) + high;
-  result = result + result;
-  result = e.k == 0 ? core : result;
-  result = e.k == 1 ? core + core : result;
-  return x == 0 ? x : result;
+  float sum = fma(t, e.r, high), lost = fma(t, e.r, high - sum) + low;
+  float half = sum + fma(t, p * (e.r * e.r), lost);
+  return absolute(x) >= 0x1p-25f ? half + half : x;
 }
 
 // log(1 + m) by its polynomial in m, and k ln(2) added.
@@ -161,9 +163,7 @@ ES_FN float hyperbolic_tangent(float x) {
 
 // 1 / (1 + e^-x) as n / d with d = 1 + e^-|x| in two parts, and one correction of the quotient.
 ES_FN float sigmoid(float x) {
-  float y = -absolute(x);
-  y = y < -104.0f ? -104.0f : y;
-  Exponent e = split_exponent(y);
+  Exponent e = split_exponent(limit(-absolute(x), -104.0f, 89.0f));
   float core = exponential_core(e.r), one_plus = 1.0f + core;
   float high = scale(one_plus, e.k), low = scale(core - (one_plus - 1.0f), e.k);
   float d = 1.0f + high, rest = (high - (d - 1.0f)) + low;

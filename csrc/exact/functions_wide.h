@@ -101,6 +101,12 @@ ES_FN float logarithm10(float x) {
   return x < 0 ? kNaN : (x != x ? x : result);
 }
 
+// Without a branch, where a compiler would make one of `?:` and lose the vector code.
+ES_FN float select(bool condition, float yes, float no) {
+  uint32_t mask = 0u - (uint32_t)condition;
+  return from_bits((bits(yes) & mask) | (bits(no) & ~mask));
+}
+
 // x^y, general: 2^(y log2 |x|) with the rules of IEEE for zeros, infinities and signs.
 ES_FN float power(float x, float y) {
   float t = absolute(x), size = absolute(y);
@@ -115,15 +121,15 @@ ES_FN float power(float x, float y) {
   double core = wide_exponential_core((z - (shifted - kWideShift)) * kLn2);
   float result = (float)((1.0 + core) * wide_power_of_two(shifted));
   // Whether y is an integer, and odd. From 2^24 on every float is an even one.
-  float limited = size < 0x1p24f ? size : 0x1p24f;
+  float limited = from_bits(bits(size) < bits(0x1p24f) ? bits(size) : bits(0x1p24f));
   int32_t whole = (int32_t)limited;
-  bool integer = (float)whole == limited, odd = integer && (whole & 1);
-  bool negative = (bits(x) >> 31) != 0;
-  result = t == 1.0f ? 1.0f : result;
-  result = negative && odd ? -result : result;
-  result = negative && !integer && t != 0 && t != kInfinity ? kNaN : result;
-  result = x != x || y != y ? kNaN : result;
-  return x == 1.0f || y == 0 ? 1.0f : result;
+  uint32_t odd = (uint32_t)whole << 31;
+  bool integer = (float)whole == limited;
+  result = select(t == 1.0f, 1.0f, result);
+  result = from_bits(bits(result) | (integer ? odd & bits(x) : 0u));
+  result = select(!integer & (x < 0) & (t != kInfinity), kNaN, result);
+  result = select((x != x) | (y != y), kNaN, result);
+  return select((y == 0) | (x == 1.0f), 1.0f, result);
 }
 
 // atan(q) for 0 <= q <= 1.

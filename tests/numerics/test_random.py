@@ -115,7 +115,7 @@ ANSWERS = {
     "normal_": ([], "b69a238d1726e7e2"),
     "uniform_": ([], "cb3915a743a9edae"),
     "exponential_": ([0.5], "49f96ab1dde43115"),
-    "log_normal_": ([0.5, 2], "0e78088a0b525af1"),
+    "log_normal_": ([0.5, 2], "facea0287756445d"),
     "cauchy_": ([1, 3], "c9bb725d5535d1a8"),
     "geometric_": ([0.01], "ff9f83452de8521d"),
 }
