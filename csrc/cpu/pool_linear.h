@@ -5,8 +5,8 @@
 
 namespace es {
 
-// Contiguous (planes, from[0], from[1], from[2]) and (planes, to[0], to[1], to[2]). The first 3 - `dimensions` have size
-// 1 and are not interpolated.
+// Contiguous (planes, from[0], from[1], from[2]) and (planes, to[0], to[1], to[2]). The first 3 - `dimensions` have
+// size 1 and are not interpolated.
 struct Linear {
   int64_t planes, dimensions, from[3], to[3];
   float scale[3];

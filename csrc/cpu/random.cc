@@ -32,8 +32,8 @@ static void store_panel(T* out, const float* values, int64_t count, float last) 
   memcpy(out, rounded, sizeof(T) * (size_t)count);
 }
 
-// For each panel `values(panel's words, its first element, its 64 values)`; what exceeds `last` once it has been rounded
-// becomes `last`.
+// For each panel `values(panel's words, its first element, its 64 values)`; what exceeds `last` when it has been
+// rounded becomes `last`.
 template <class Values>
 static void draw(const Draw& d, Values values, float last = __builtin_inff()) {
   parallel_for((d.count + kPanelWords - 1) / kPanelWords, kGrain, [&](int64_t begin, int64_t end) {

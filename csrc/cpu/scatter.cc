@@ -132,8 +132,8 @@ static void lines(const Lines& l, int how) {
   }
 }
 
-static void dots(int64_t count, int64_t width, const float* a, const int64_t* a_row, const float* b, const int64_t* b_row,
-                 float* out) {
+static void dots(int64_t count, int64_t width, const float* a, const int64_t* a_row, const float* b,
+                 const int64_t* b_row, float* out) {
   parallel_for(count, kGrain / (width + 1) + 1, [&](int64_t begin, int64_t end) {
     for (int64_t p = begin; p < end; ++p) {
       const float *left = a + a_row[p] * width, *right = b + b_row[p] * width;

@@ -7,8 +7,8 @@
 namespace es {
 
 // For each position p = 0 .. count - 1 in this order: row to[p] of `out` is combined with row source[p] of `from`.
-// Rows are `width` floats, one after the other. All rows are in range; a negative to[p] is left out. All of it again for
-// each of `batches` of `places` rows of `out` and (without `source`) `count` rows of `from`.
+// Rows are `width` floats, one after the other. All rows are in range; a negative to[p] is left out. All of it again
+// for each of `batches` of `places` rows of `out` and (without `source`) `count` rows of `from`.
 struct Rows {
   int64_t batches, count, width, places;
   const int64_t* to;

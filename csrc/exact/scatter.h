@@ -1,5 +1,5 @@
 // How values that go to the same place are put together: a chain in ascending position of the values, which begins with
-// what the place holds. Lookups whose results are summed (bags of embeddings) and backward passes of lookups are the same.
+// what the place holds. Lookups whose results are summed (bags of embeddings) and backward passes of lookups too.
 #pragma once
 
 #include "base.h"

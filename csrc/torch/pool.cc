@@ -1,5 +1,5 @@
-// Pools, nearest upsampling and padding. PyTorch's float32 kernels are loops without products, which add in the order of
-// docs/numerics.md (tests/numerics/test_pools.py holds them to it); so only the other types need something: bf16 and
+// Pools, nearest upsampling and padding. PyTorch's float32 kernels are loops without products, which add in the order
+// of docs/numerics.md (tests/numerics/test_pools.py holds them to it); so only the other types need something: bf16 and
 // fp16 are widened, computed in float32 and rounded once; float64 is refused.
 #include <ATen/native/AdaptivePooling.h>
 #include <ATen/native/Padding.h>

@@ -131,7 +131,8 @@ at::ScalarType drawn_type(at::ScalarType type) { return is_ours(type) || type ==
 void bernoulli_scalar(const at::TensorBase& self, double p, MaybeGenerator generator) {
   at::ScalarType type = drawn_type(self.scalar_type());
   fill(self, type, [&](void* out) {
-    random_numbers().bernoulli({draw_key(generator), self.numel(), out, kind_of(type)}, (uint64_t)std::ceil(p * 0x1p32));
+    random_numbers().bernoulli({draw_key(generator), self.numel(), out, kind_of(type)},
+                               (uint64_t)std::ceil(p * 0x1p32));
   });
 }
 ES_STUB(bernoulli_scalar_stub, &bernoulli_scalar);
@@ -175,7 +176,8 @@ void multinomial(at::Tensor& result, const at::Tensor& self, int64_t samples, Ma
   for (int64_t row = 0; row < rows; ++row, upto += width) {
     double sum = 0;
     for (int64_t i = 0; i < width; ++i) {
-      TORCH_CHECK(upto[i] >= 0 && std::isfinite(upto[i]), "invalid multinomial distribution (encountering probability entry < 0, or infinity or NaN)");
+      TORCH_CHECK(upto[i] >= 0 && std::isfinite(upto[i]),
+                  "invalid multinomial distribution (encountering probability entry < 0, or infinity or NaN)");
       upto[i] = sum = sum + upto[i];
     }
     TORCH_CHECK(sum > 0, "invalid multinomial distribution (sum of probabilities <= 0)");

@@ -48,7 +48,8 @@ void scatter_into(const at::Tensor& out, int64_t dim, const at::Tensor& where, c
       if (d != dim) to = to.narrow(d, 0, 1);
     to = as_index(to);
     check_range(to, 0, places, "scatter");
-    return scatter().rows({1, length, inner, places, to.const_data_ptr<int64_t>(), nullptr, data, nullptr, working.data()},
+    return scatter().rows({1, length, inner, places, to.const_data_ptr<int64_t>(), nullptr, data, nullptr,
+                           working.data()},
                           (int)how);
   }
   index = as_index(index);
@@ -63,7 +64,8 @@ void scatter_add(const at::Tensor& self, int64_t dim, const at::Tensor& index, c
 }
 
 void scatter_add_expanded(const at::Tensor& self, const at::Tensor& index, const at::Tensor& src) {
-  if (integral_or_refuse(self, "scatter_add")) return original(at::native::scatter_add_expanded_index_stub)(self, index, src);
+  if (integral_or_refuse(self, "scatter_add"))
+    return original(at::native::scatter_add_expanded_index_stub)(self, index, src);
   scatter_into(self, 0, index, src, Combine::add);
 }
 

@@ -108,7 +108,8 @@ at::Tensor embedding_bag_dense_backward(const at::Tensor& grad, const at::Tensor
   if (mode == 2)  // which is index_add for each column
     return original_result<at::Tensor>("_embedding_bag_dense_backward", grad, indices, bag, sizes, maxima, rows,
                                        by_frequency, mode, weights, padding);
-  at::Tensor index = as_index(indices), source = as_index(bag), values = as_floats(grad), scale = floats_or_none(weights);
+  at::Tensor index = as_index(indices), source = as_index(bag), values = as_floats(grad);
+  at::Tensor scale = floats_or_none(weights);
   int64_t count = index.numel(), width = grad.size(1);
   check_range(index, 0, rows, "_embedding_bag_dense_backward");
   if (scale.defined() || by_frequency || mode == 1) {

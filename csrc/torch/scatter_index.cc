@@ -29,8 +29,8 @@ at::Tensor places_of(const at::Tensor& self, const std::vector<at::Tensor>& indi
   return to;
 }
 
-// `target` is (batches, places that `to` numbers, width), `source` (batches, numel of `to`, width); each of the three may
-// be several dimensions. What is not contiguous is worked on in a copy.
+// `target` is (batches, places that `to` numbers, width), `source` (batches, numel of `to`, width); each of these
+// may be several dimensions. What is not contiguous is worked on in a copy.
 struct Shape {
   int64_t batches, places, width;
 };
@@ -72,7 +72,8 @@ at::Tensor& index_put(at::Tensor& self, const c10::List<std::optional<at::Tensor
   std::vector<at::Tensor> indices = at::expand_outplace(at::native::expandTensors(self, given));
   indices.resize(self.dim());
   at::Tensor turned = self;
-  if (!at::native::hasContiguousSubspace(indices)) std::tie(turned, indices) = at::native::transposeToFront(self, indices);
+  if (!at::native::hasContiguousSubspace(indices))
+    std::tie(turned, indices) = at::native::transposeToFront(self, indices);
   int64_t first = 0, count = 0;  // the indexed dimensions
   while (first < (int64_t)indices.size() && !indices[first].defined()) ++first;
   if (first == (int64_t)indices.size()) return self.copy_(values);
@@ -101,7 +102,8 @@ at::Tensor& put(at::Tensor& self, const at::Tensor& index, const at::Tensor& sou
     original_result<at::Tensor>("put_", self, index, source, accumulate);
     return self;
   }
-  TORCH_CHECK(index.scalar_type() == at::kLong, "put_(): Expected a long tensor for index, but got ", index.scalar_type());
+  TORCH_CHECK(index.scalar_type() == at::kLong, "put_(): Expected a long tensor for index, but got ",
+              index.scalar_type());
   TORCH_CHECK(self.scalar_type() == source.scalar_type(), "put_(): self and source expected to have the same dtype");
   TORCH_CHECK(index.numel() == source.numel(), "put_(): Expected source and index to have the same number of elements");
   TORCH_CHECK_INDEX(self.numel() != 0 || index.numel() == 0, "put_(): Attempted to put elements into an empty tensor");
