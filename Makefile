@@ -26,6 +26,7 @@ check: install
 	$(BIN)/mypy -p easyscale
 
 test: check
+	$(BIN)/easyscale build
 	$(BIN)/python -m pytest -n auto --durations=15
 
 # Long runs of the simulation: make simulate SEEDS=100000 FROM=0. It stops at the first seed that fails.

@@ -32,6 +32,20 @@ ES_FN vfloat load(const float* from) {
 ES_FN void store(float* to, vfloat x) { memcpy(to, &x, sizeof(x)); }
 ES_FN vfloat broadcast(float x) { return x - vfloat{}; }  // x - 0 is x, -0 and NaN included
 
+#if defined(__x86_64__) && !defined(__FMA__)
+// Two at once of what base.h does without the instruction.
+ES_FN __m128d fma_to_odd(__m128d a, __m128d b, __m128d c) {
+  __m128d product = a * b, sum = product + c, back = sum - product;
+  __m128d error = (product - (sum - back)) + (c - back);
+  __m128d inexact = _mm_and_pd(_mm_cmpneq_pd(error, _mm_setzero_pd()), _mm_cmpord_pd(error, error));
+  __m128i word = _mm_castpd_si128(sum), one = _mm_set1_epi64x(1);
+  __m128i differs = _mm_srai_epi32(_mm_xor_si128(word, _mm_castpd_si128(error)), 31);
+  __m128i away = _mm_or_si128(_mm_shuffle_epi32(differs, _MM_SHUFFLE(3, 3, 1, 1)), one);  // -1 where the signs differ
+  __m128i even = _mm_sub_epi64(_mm_and_si128(word, one), one);
+  return _mm_castsi128_pd(_mm_add_epi64(word, _mm_and_si128(away, _mm_and_si128(even, _mm_castpd_si128(inexact)))));
+}
+#endif
+
 ES_FN vfloat fma(vfloat a, vfloat b, vfloat c) {
 #if defined(__AVX512F__)
   return (vfloat)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
@@ -40,9 +54,12 @@ ES_FN vfloat fma(vfloat a, vfloat b, vfloat c) {
 #elif defined(__aarch64__)
   return (vfloat)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 #else
-  vfloat result;
-  for (int i = 0; i < kWidth; ++i) result[i] = fma(a[i], b[i], c[i]);
-  return result;
+  static_assert(kWidth == 4);
+  __m128 x = (__m128)a, y = (__m128)b, z = (__m128)c;
+  __m128d low = fma_to_odd(_mm_cvtps_pd(x), _mm_cvtps_pd(y), _mm_cvtps_pd(z));
+  __m128d high = fma_to_odd(_mm_cvtps_pd(_mm_movehl_ps(x, x)), _mm_cvtps_pd(_mm_movehl_ps(y, y)),
+                            _mm_cvtps_pd(_mm_movehl_ps(z, z)));
+  return (vfloat)_mm_movelh_ps(_mm_cvtpd_ps(low), _mm_cvtpd_ps(high));
 #endif
 }
 

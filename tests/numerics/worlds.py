@@ -12,6 +12,10 @@ import platform
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 TESTS = Path(__file__).parents[1]
 
@@ -37,7 +41,12 @@ def start(world: str, numerics: str, module: str, *arguments: str) -> subprocess
     """
     environment, threads, isa = WORLDS[world]
     command = [sys.executable, "-m", "numerics.worlds", numerics, str(threads), isa, module, *arguments]
-    env = os.environ | environment | {"PYTHONPATH": f"{TESTS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    # Without a seed of hashes, op_db gives its inputs in another order each time.
+    env = (
+        os.environ
+        | environment
+        | {"PYTHONHASHSEED": "0", "PYTHONPATH": f"{TESTS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    )
     return subprocess.Popen(command, env=env, cwd=TESTS, stdout=subprocess.PIPE, text=True)
 
 
@@ -48,9 +57,9 @@ def answer(process: subprocess.Popen):
     return json.loads(out.splitlines()[-1])
 
 
-def everywhere(numerics: str, module: str, *arguments: str) -> dict:
+def everywhere(numerics: str, module: str, *arguments: str, worlds: Sequence[str] = tuple(WORLDS)) -> dict:
     """What is found in each world."""
-    running = {world: start(world, numerics, module, *arguments) for world in WORLDS}
+    running = {world: start(world, numerics, module, *arguments) for world in worlds}
     return {world: answer(process) for world, process in running.items()}
 
 
