@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from easyscale.pipeline import heap
 from easyscale.pipeline.devices import device_kind
 from easyscale.pipeline.numerics import library
 from torch import nn
@@ -301,6 +302,7 @@ def main() -> None:
     given = parser.parse_args()
     if unknown := [name for name in given.tables if name not in TABLES]:
         parser.error(f"no such table: {', '.join(unknown)}")
+    heap.keep()  # as in every runner; without it both mostly wait for fresh pages
     print(f"{device_kind('cpu')}, torch {torch.__version__}, Python {platform.python_version()}", end=", ")
     print(f"kernels for {library.load().isa()}, {time.strftime('%Y-%m-%d')}")
     for threads in given.threads:

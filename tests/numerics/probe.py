@@ -33,8 +33,6 @@ def program(target: build.Target, compiler: str) -> Path:
 def hashes(command: list[str]) -> dict[str, str]:
     """What a probe prints: hashes by name."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode == 3:
-        pytest.skip(f"this processor lacks {command[-1]}")
     assert done.returncode == 0, done.stderr
     return dict(line.rsplit(" ", 1) for line in done.stdout.splitlines())
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 TESTS = Path(__file__).parents[1]
 
 X86 = {
-    "avx512": ({}, 1, "avx512"),
+    "best": ({}, 1, ""),
     "avx2": ({"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_CBWR": "AVX2"}, 2, "avx2"),
     "plain": (
         {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_CBWR": "COMPATIBLE"},
