@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from numerics import worlds, zoo
 
+pytestmark = pytest.mark.timeout(900)  # three worlds at once, one of them without fma
+
 STEPS = 20
 RECORDED = Path(__file__).with_name("models.json")
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from numerics import operators, worlds
 
+pytestmark = pytest.mark.timeout(900)  # three worlds at once, one of them without fma
+
 
 @pytest.mark.parametrize("dtype", operators.DTYPES)
 def test_an_operator_has_the_same_bits_everywhere_or_is_refused(dtype):
