@@ -31,24 +31,42 @@ ES_FN Taps taps_of(int64_t kernel, int64_t stride, int64_t padding, int64_t dila
   return Taps{0, step, 0};
 }
 
+// Number k of a row-major array as (leading index, depth, height, width).
+struct Place {
+  int64_t lead, at[3];
+};
+ES_FN Place place_of(int64_t k, int64_t depth, int64_t height, int64_t width) {
+  int64_t area = height * width, volume = depth * area;
+  return {k / volume, {k % volume / area, k % area / width, k % width}};
+}
+ES_FN Place place_of(int64_t k, const int64_t* size) { return place_of(k, size[0], size[1], size[2]); }
+
+ES_FN int64_t volume_of(const int64_t* size) { return size[0] * size[1] * size[2]; }
+
+// Where tap t of output o lies in the input; false: in the padding.
+ES_FN bool find_input(const ConvShape& s, const int64_t* o, const int64_t* t, int64_t* i) {
+  for (int d = 0; d < 3; ++d) {
+    i[d] = o[d] * s.stride[d] - s.padding[d] + t[d] * s.dilation[d];
+    if (i[d] < 0 || i[d] >= s.in[d]) return false;
+  }
+  return true;
+}
+
 // y(n, c, o), without bias: k counts (channel in group, depth, height, width of the kernel). x(n, channel, i) and
 // w(out channel, channel in group, t) return floats; padding takes part as +0.
 template <class X, class W>
 ES_FN float conv_forward(const ConvShape& s, int64_t n, int64_t c, const int64_t* o, X x, W w) {
-  int64_t area = s.kernel[1] * s.kernel[2], volume = s.kernel[0] * area;
   return contract(
-      s.in_channels * volume,
+      s.in_channels * volume_of(s.kernel),
       [&](int64_t k) {
-        int64_t t[3] = {k % volume / area, k % area / s.kernel[2], k % s.kernel[2]};
-        return w(c, k / volume, t);
+        Place tap = place_of(k, s.kernel);
+        return w(c, tap.lead, tap.at);
       },
       [&](int64_t k) {
-        int64_t t[3] = {k % volume / area, k % area / s.kernel[2], k % s.kernel[2]}, i[3];
-        for (int d = 0; d < 3; ++d) {
-          i[d] = o[d] * s.stride[d] - s.padding[d] + t[d] * s.dilation[d];
-          if (i[d] < 0 || i[d] >= s.in[d]) return 0.0f;
-        }
-        return x(n, c / s.out_channels * s.in_channels + k / volume, i);
+        Place tap = place_of(k, s.kernel);
+        int64_t i[3];
+        if (!find_input(s, o, tap.at, i)) return 0.0f;
+        return x(n, c / s.out_channels * s.in_channels + tap.lead, i);
       });
 }
 
@@ -57,59 +75,53 @@ template <class Y, class W>
 ES_FN float conv_backward_data(const ConvShape& s, int64_t n, int64_t c, const int64_t* i, Y dy, W w) {
   Taps taps[3];
   for (int d = 0; d < 3; ++d) taps[d] = taps_of(s.kernel[d], s.stride[d], s.padding[d], s.dilation[d], i[d]);
-  int64_t area = taps[1].count * taps[2].count, volume = taps[0].count * area;
   int64_t group = c / s.in_channels;
-  auto tap = [&](int64_t k, int64_t* t) {
-    t[0] = taps[0].first + taps[0].step * (k % volume / area);
-    t[1] = taps[1].first + taps[1].step * (k % area / taps[2].count);
-    t[2] = taps[2].first + taps[2].step * (k % taps[2].count);
+  auto tap_of = [&](int64_t k) {
+    Place tap = place_of(k, taps[0].count, taps[1].count, taps[2].count);
+    for (int d = 0; d < 3; ++d) tap.at[d] = taps[d].first + taps[d].step * tap.at[d];
+    return tap;
   };
   return contract(
-      s.out_channels * volume,
+      s.out_channels * taps[0].count * taps[1].count * taps[2].count,
       [&](int64_t k) {
-        int64_t t[3];
-        tap(k, t);
-        return w(group * s.out_channels + k / volume, c % s.in_channels, t);
+        Place tap = tap_of(k);
+        return w(group * s.out_channels + tap.lead, c % s.in_channels, tap.at);
       },
       [&](int64_t k) {
-        int64_t t[3], o[3];
-        tap(k, t);
+        Place tap = tap_of(k);
+        int64_t o[3];
         for (int d = 0; d < 3; ++d) {
-          int64_t distance = i[d] + s.padding[d] - t[d] * s.dilation[d];
+          int64_t distance = i[d] + s.padding[d] - tap.at[d] * s.dilation[d];
           o[d] = distance / s.stride[d];
           if (distance < 0 || o[d] >= s.out[d]) return 0.0f;
         }
-        return dy(n, group * s.out_channels + k / volume, o);
+        return dy(n, group * s.out_channels + tap.lead, o);
       });
 }
 
 // dw(out channel c, channel in group, t): k counts (batch, depth, height, width of the output).
 template <class X, class Y>
 ES_FN float conv_backward_weight(const ConvShape& s, int64_t c, int64_t in_channel, const int64_t* t, X x, Y dy) {
-  int64_t area = s.out[1] * s.out[2], volume = s.out[0] * area;
   return contract(
-      s.batch * volume,
+      s.batch * volume_of(s.out),
       [&](int64_t k) {
-        int64_t o[3] = {k % volume / area, k % area / s.out[2], k % s.out[2]};
-        return dy(k / volume, c, o);
+        Place out = place_of(k, s.out);
+        return dy(out.lead, c, out.at);
       },
       [&](int64_t k) {
-        int64_t o[3] = {k % volume / area, k % area / s.out[2], k % s.out[2]}, i[3];
-        for (int d = 0; d < 3; ++d) {
-          i[d] = o[d] * s.stride[d] - s.padding[d] + t[d] * s.dilation[d];
-          if (i[d] < 0 || i[d] >= s.in[d]) return 0.0f;
-        }
-        return x(k / volume, c / s.out_channels * s.in_channels + in_channel, i);
+        Place out = place_of(k, s.out);
+        int64_t i[3];
+        if (!find_input(s, out.at, t, i)) return 0.0f;
+        return x(out.lead, c / s.out_channels * s.in_channels + in_channel, i);
       });
 }
 
 // The gradient of the bias of channel c: a reduction over (batch, depth, height, width of the output).
 template <class Y>
 ES_FN float conv_backward_bias(const ConvShape& s, int64_t c, Y dy) {
-  int64_t area = s.out[1] * s.out[2], volume = s.out[0] * area;
-  return reduce<float>(s.batch * volume, [&](float sum, int64_t k) {
-    int64_t o[3] = {k % volume / area, k % area / s.out[2], k % s.out[2]};
-    return sum + dy(k / volume, c, o);
+  return reduce<float>(s.batch * volume_of(s.out), [&](float sum, int64_t k) {
+    Place out = place_of(k, s.out);
+    return sum + dy(out.lead, c, out.at);
   });
 }
 

@@ -17,6 +17,19 @@ ES_FN float copy_sign(float magnitude, float sign) {
   return from_bits((bits(magnitude) & 0x7fffffff) | (bits(sign) & 0x80000000));
 }
 
+// By Horner's rule, the highest power's coefficient first: of floats each step is one fma, of doubles a rounded product
+// and a rounded sum.
+template <class... Coefficients>
+ES_FN float polynomial(float x, float p, Coefficients... lower) {
+  ((p = fma(p, x, lower)), ...);
+  return p;
+}
+template <class... Coefficients>
+ES_FN double polynomial(double x, double p, Coefficients... lower) {
+  ((p = p * x + lower), ...);
+  return p;
+}
+
 // 1.5 * 2^23: after adding it the unit of the last place is 1. Its sum with x is x rounded to an integer, to nearest
 // even, whose lowest bits can be read off the word.
 constexpr float kShift = 12582912.0f;
@@ -40,11 +53,7 @@ ES_FN float limit(float x, float low, float high) {
 
 // e^r = 1 + r + r^2 p(r) for |r| <= ln(2)/2.
 ES_FN float exponential_tail(float r) {
-  float p = 0x1.6a4e74p-10f;
-  p = fma(p, r, 0x1.123980p-7f);
-  p = fma(p, r, 0x1.5558aep-5f);
-  p = fma(p, r, 0x1.555492p-3f);
-  return fma(p, r, 0x1.fffffcp-2f);
+  return polynomial(r, 0x1.6a4e74p-10f, 0x1.123980p-7f, 0x1.5558aep-5f, 0x1.555492p-3f, 0x1.fffffcp-2f);
 }
 ES_FN float exponential_core(float r) { return fma(r * r, exponential_tail(r), r); }
 
@@ -69,12 +78,8 @@ ES_FN float exponential(float x) {
 ES_FN float exponential2(float x) {
   float y = limit(x, -151.0f, 129.0f);
   float shifted = y + kShift, r = y - (shifted - kShift);
-  float p = 0x1.416b5ep-13f;
-  p = fma(p, r, 0x1.5f082ep-10f);
-  p = fma(p, r, 0x1.3b2de0p-7f);
-  p = fma(p, r, 0x1.c6af7cp-5f);
-  p = fma(p, r, 0x1.ebfbdcp-3f);
-  p = fma(p, r, 0x1.62e430p-1f);
+  float p = polynomial(r, 0x1.416b5ep-13f, 0x1.5f082ep-10f, 0x1.3b2de0p-7f, 0x1.c6af7cp-5f, 0x1.ebfbdcp-3f,
+                       0x1.62e430p-1f);
   float result = scale(fma(p, r, 1.0f), shifted_integer(shifted));
   return x != x ? x : result;
 }
@@ -82,12 +87,7 @@ ES_FN float exponential2(float x) {
 // e^x - 1. With t = 2^(k-1): half of it is t r + (t - 1/2) + t r^2 p(r), where the first sum keeps what it loses.
 ES_FN float exponential_minus_1(float x) {
   Exponent e = split_exponent(limit(x, -18.0f, 89.0f));  // -1 and infinite there
-  float p = 0x1.9e6f62p-13f;
-  p = fma(p, e.r, 0x1.6d3a40p-10f);
-  p = fma(p, e.r, 0x1.1112dap-7f);
-  p = fma(p, e.r, 0x1.5554f8p-5f);
-  p = fma(p, e.r, 0x1.555554p-3f);
-  p = fma(p, e.r, 0.5f);
+  float p = polynomial(e.r, 0x1.9e6f62p-13f, 0x1.6d3a40p-10f, 0x1.1112dap-7f, 0x1.5554f8p-5f, 0x1.555554p-3f, 0.5f);
   float t = power_of_two(e.k - 1), high = t - 0.5f, low = (t - high) - 0.5f;
   float sum = fma(t, e.r, high), lost = fma(t, e.r, high - sum) + low;
   float half = sum + fma(t, p * (e.r * e.r), lost);
@@ -101,24 +101,22 @@ ES_FN float logarithm_end(float p, float m, float k) {
   return fma(k, 0x1.62e430p-1f, p);
 }
 
+// What the logarithm of x is, `result` if x is none of the special cases.
+ES_FN float logarithm_at_borders(float x, float result) {
+  result = x == kInfinity ? x : result;
+  result = x == 0 ? -kInfinity : result;
+  return x < 0 ? kNaN : (x != x ? x : result);
+}
+
 ES_FN float logarithm(float x) {
   bool subnormal = x < 0x1p-126f;
   uint32_t word = bits(subnormal ? x * 0x1p23f : x);
   int32_t exponent = (int32_t)((word - 0x3f2aaaabu) & 0xff800000u);  // so that the mantissa is in [2/3, 4/3)
   float m = from_bits(word - (uint32_t)exponent) - 1.0f;
   float k = fma((float)exponent, 0x1p-23f, subnormal ? -23.0f : 0.0f);
-  float p = -0x1.07e40ep-3f;
-  p = fma(p, m, 0x1.1e7642p-3f);
-  p = fma(p, m, -0x1.f32302p-4f);
-  p = fma(p, m, 0x1.1ed3e6p-3f);
-  p = fma(p, m, -0x1.559d06p-3f);
-  p = fma(p, m, 0x1.99d05ep-3f);
-  p = fma(p, m, -0x1.fffef6p-3f);
-  p = fma(p, m, 0x1.555506p-2f);
-  float result = logarithm_end(p, m, k);
-  result = x == kInfinity ? x : result;
-  result = x == 0 ? -kInfinity : result;
-  return x < 0 ? kNaN : (x != x ? x : result);
+  float p = polynomial(m, -0x1.07e40ep-3f, 0x1.1e7642p-3f, -0x1.f32302p-4f, 0x1.1ed3e6p-3f, -0x1.559d06p-3f,
+                       0x1.99d05ep-3f, -0x1.fffef6p-3f, 0x1.555506p-2f);
+  return logarithm_at_borders(x, logarithm_end(p, m, k));
 }
 
 // log(1 + x). The exponent is that of 1 + x; m = (1 + x) 2^-k - 1 is put together from x itself.
@@ -128,14 +126,8 @@ ES_FN float logarithm_1_plus(float x) {
   float k = (float)exponent * 0x1p-23f;
   float down = from_bits(0x40800000u - (uint32_t)exponent);  // 4 * 2^-k; k = 128 must not leave the normal numbers
   float m = fma(x * 0.25f, down, fma(0.25f, down, -1.0f));
-  float p = -0x1.71e34cp-5f;
-  p = fma(p, m, 0x1.acf4b8p-4f);
-  p = fma(p, m, -0x1.0d98f2p-3f);
-  p = fma(p, m, 0x1.28807ap-3f);
-  p = fma(p, m, -0x1.54ed96p-3f);
-  p = fma(p, m, 0x1.99699ep-3f);
-  p = fma(p, m, -0x1.00004ap-2f);
-  p = fma(p, m, 0x1.5555a4p-2f);
+  float p = polynomial(m, -0x1.71e34cp-5f, 0x1.acf4b8p-4f, -0x1.0d98f2p-3f, 0x1.28807ap-3f, -0x1.54ed96p-3f,
+                       0x1.99699ep-3f, -0x1.00004ap-2f, 0x1.5555a4p-2f);
   float result = logarithm_end(p, m, k);
   result = absolute(x) < 0x1p-25f || x == kInfinity ? x : result;
   result = x == -1.0f ? -kInfinity : result;
@@ -144,14 +136,8 @@ ES_FN float logarithm_1_plus(float x) {
 
 ES_FN float hyperbolic_tangent(float x) {
   float t = absolute(x), s = t * t;
-  float p = 0x1.e85300p-14f;
-  p = fma(p, s, -0x1.aee1dep-11f);
-  p = fma(p, s, 0x1.8f9ddep-9f);
-  p = fma(p, s, -0x1.18de78p-7f);
-  p = fma(p, s, 0x1.64c0a2p-6f);
-  p = fma(p, s, -0x1.b9f6dep-5f);
-  p = fma(p, s, 0x1.11103cp-3f);
-  p = fma(p, s, -0x1.555552p-2f);
+  float p = polynomial(s, 0x1.e85300p-14f, -0x1.aee1dep-11f, 0x1.8f9ddep-9f, -0x1.18de78p-7f, 0x1.64c0a2p-6f,
+                       -0x1.b9f6dep-5f, 0x1.11103cp-3f, -0x1.555552p-2f);
   float small = fma(p * s, t, t);
   // 1 - 2 / (1 + e^2t), which is 1 from 9.02 on.
   Exponent e = split_exponent(t + t > 20.0f ? 20.0f : t + t);
@@ -177,23 +163,13 @@ ES_FN float sigmoid(float x) {
 
 ES_FN float error_function(float x) {
   float t = absolute(x), s = t * t;
-  float p = 0x1.4771fep-14f;
-  p = fma(p, s, -0x1.a3515ep-11f);
-  p = fma(p, s, 0x1.53f224p-8f);
-  p = fma(p, s, -0x1.b7f71ap-6f);
-  p = fma(p, s, 0x1.ce2ce6p-4f);
-  p = fma(p, s, -0x1.81273ep-2f);
-  p = fma(p, s, 0x1.06eba8p-3f);
+  float p = polynomial(s, 0x1.4771fep-14f, -0x1.a3515ep-11f, 0x1.53f224p-8f, -0x1.b7f71ap-6f, 0x1.ce2ce6p-4f,
+                       -0x1.81273ep-2f, 0x1.06eba8p-3f);
   float small = fma(p, t, t);
   // 1 - e^-(t + t q(t)); from 4 on it is 1.
   float u = t > 4.0f ? 4.0f : t;
-  float q = 0x1.da2d04p-17f;
-  q = fma(q, u, -0x1.716d3ep-12f);
-  q = fma(q, u, 0x1.ed6edep-9f);
-  q = fma(q, u, -0x1.89a1d8p-6f);
-  q = fma(q, u, 0x1.b46cbep-4f);
-  q = fma(q, u, 0x1.451942p-1f);
-  q = fma(q, u, 0x1.079260p-3f);
+  float q = polynomial(u, 0x1.da2d04p-17f, -0x1.716d3ep-12f, 0x1.ed6edep-9f, -0x1.89a1d8p-6f, 0x1.b46cbep-4f,
+                       0x1.451942p-1f, 0x1.079260p-3f);
   Exponent e = split_exponent(-fma(q, u, u));
   float power = power_of_two(e.k), large = fma(-power, exponential_core(e.r), 1.0f - power);
   float result = t < 1.0f ? small : large;
@@ -231,14 +207,9 @@ ES_FN Angle reduce_angle(float x) {
 
 ES_FN float sine_of(Angle a) {
   float r = a.r, s = r * r;
-  float p = 0x1.7c2c50p-19f;
-  p = fma(p, s, -0x1.a05954p-13f);
-  p = fma(p, s, 0x1.111174p-7f);
-  p = fma(p, s, -0x1.555556p-3f);
+  float p = polynomial(s, 0x1.7c2c50p-19f, -0x1.a05954p-13f, 0x1.111174p-7f, -0x1.555556p-3f);
   float sine = r + fma(p, s * r, fma(a.low, s * -0.5f, a.low));
-  float q = 0x1.99e0eep-16f;
-  q = fma(q, s, -0x1.6c0c1ap-10f);
-  q = fma(q, s, 0x1.55554ap-5f);
+  float q = polynomial(s, 0x1.99e0eep-16f, -0x1.6c0c1ap-10f, 0x1.55554ap-5f);
   float half = s * 0.5f, one = 1.0f - half;
   float rest = fma(-a.low, r, fma(q, s * s, (1.0f - one) - half));
   float cosine = one + rest;
@@ -281,19 +252,15 @@ ES_FN WideAngle reduce_huge_angle(float x) {
 
 // |r| <= pi/4.
 ES_FN double wide_sine(double r) {
-  double s = r * r, p = -0x1.a9619de3ca082p-26;
-  p = p * s + 0x1.71d76d0be9be9p-19;
-  p = p * s - 0x1.a019f93953709p-13;
-  p = p * s + 0x1.1111110c87220p-7;
-  p = p * s - 0x1.5555555552238p-3;
+  double s = r * r;
+  double p = polynomial(s, -0x1.a9619de3ca082p-26, 0x1.71d76d0be9be9p-19, -0x1.a019f93953709p-13,
+                           0x1.1111110c87220p-7, -0x1.5555555552238p-3);
   return p * (s * r) + r;
 }
 ES_FN double wide_cosine(double r) {
-  double s = r * r, p = 0x1.1bc7c4c522e69p-29;
-  p = p * s - 0x1.27e02a8a3c945p-22;
-  p = p * s + 0x1.a019faaa63737p-16;
-  p = p * s - 0x1.6c16c1676baa7p-10;
-  p = p * s + 0x1.5555555553113p-5;
+  double s = r * r;
+  double p = polynomial(s, 0x1.1bc7c4c522e69p-29, -0x1.27e02a8a3c945p-22, 0x1.a019faaa63737p-16,
+                           -0x1.6c16c1676baa7p-10, 0x1.5555555553113p-5);
   return (p * s - 0.5) * s + 1.0;
 }
 ES_FN float sine_of(WideAngle a) {

@@ -36,13 +36,8 @@ ES_FN WideLogarithm wide_split(double v) {
   double k = bit_cast<double>(0x4338000000000000ull + ((uint64_t)exponent >> 52)) - kWideShift;
   k = k >= 2048.0 ? k - 4096.0 : k;
   double s = (m - 1.0) / (m + 1.0), u = s * s;
-  double p = 0x1.2f04f621ffbebp-3;
-  p = p * u + 0x1.39a1cc72bd249p-3;
-  p = p * u + 0x1.74663de52de52p-3;
-  p = p * u + 0x1.c71c521055303p-3;
-  p = p * u + 0x1.24924941e522ap-2;
-  p = p * u + 0x1.999999997feefp-2;
-  p = p * u + 0x1.5555555555592p-1;
+  double p = polynomial(u, 0x1.2f04f621ffbebp-3, 0x1.39a1cc72bd249p-3, 0x1.74663de52de52p-3, 0x1.c71c521055303p-3,
+                           0x1.24924941e522ap-2, 0x1.999999997feefp-2, 0x1.5555555555592p-1);
   return {k, p * (s * u) + (s + s)};
 }
 ES_FN double wide_logarithm(double v) {
@@ -60,15 +55,9 @@ ES_FN double wide_logarithm_1_plus(double u) {
 
 // e^r - 1 for |r| <= ln(2)/2.
 ES_FN double wide_exponential_core(double r) {
-  double p = 0x1.28bc5d2b0a737p-22;
-  p = p * r + 0x1.72ea62bb7be81p-19;
-  p = p * r + 0x1.a0198957f997ep-16;
-  p = p * r + 0x1.a0198c1fb9346p-13;
-  p = p * r + 0x1.6c16c18a77625p-10;
-  p = p * r + 0x1.11111126101edp-7;
-  p = p * r + 0x1.555555554ebe7p-5;
-  p = p * r + 0x1.55555555505bep-3;
-  p = p * r + 0x1.000000000000ep-1;
+  double p = polynomial(r, 0x1.28bc5d2b0a737p-22, 0x1.72ea62bb7be81p-19, 0x1.a0198957f997ep-16, 0x1.a0198c1fb9346p-13,
+                           0x1.6c16c18a77625p-10, 0x1.11111126101edp-7, 0x1.555555554ebe7p-5, 0x1.55555555505bep-3,
+                           0x1.000000000000ep-1);
   return p * (r * r) + r;
 }
 // 2^k for a k that was shifted by kWideShift, |k| <= 1000.
@@ -88,17 +77,11 @@ ES_FN double wide_exponential_minus_1(double x) {
 
 ES_FN float logarithm2(float x) {
   WideLogarithm l = wide_split((double)x);
-  float result = (float)(l.k + l.of_m * 0x1.71547652b82fep+0);
-  result = x == kInfinity ? x : result;
-  result = x == 0 ? -kInfinity : result;
-  return x < 0 ? kNaN : (x != x ? x : result);
+  return logarithm_at_borders(x, (float)(l.k + l.of_m * 0x1.71547652b82fep+0));
 }
 
 ES_FN float logarithm10(float x) {
-  float result = (float)(wide_logarithm((double)x) * 0x1.bcb7b1526e50ep-2);
-  result = x == kInfinity ? x : result;
-  result = x == 0 ? -kInfinity : result;
-  return x < 0 ? kNaN : (x != x ? x : result);
+  return logarithm_at_borders(x, (float)(wide_logarithm((double)x) * 0x1.bcb7b1526e50ep-2));
 }
 
 // Without a branch, where a compiler would make one of `?:` and lose the vector code.
@@ -136,16 +119,9 @@ ES_FN float power(float x, float y) {
 ES_FN double wide_arc_tangent(double q) {
   bool far = q > 0x1.a827999fcef32p-2;  // tan(pi/8)
   double t = far ? (q - 1.0) / (q + 1.0) : q, u = t * t;
-  double p = 0x1.5ca5897f4d3a9p-6;
-  p = p * u - 0x1.653c65e6b32c3p-5;
-  p = p * u + 0x1.d26211ed96801p-5;
-  p = p * u - 0x1.10067db981c2ap-4;
-  p = p * u + 0x1.3afc5da9b55c1p-4;
-  p = p * u - 0x1.745bc62caf907p-4;
-  p = p * u + 0x1.c71c65f1cdb39p-4;
-  p = p * u - 0x1.24924905ebef7p-3;
-  p = p * u + 0x1.999999994ad4cp-3;
-  p = p * u - 0x1.5555555555324p-2;
+  double p = polynomial(u, 0x1.5ca5897f4d3a9p-6, -0x1.653c65e6b32c3p-5, 0x1.d26211ed96801p-5, -0x1.10067db981c2ap-4,
+                           0x1.3afc5da9b55c1p-4, -0x1.745bc62caf907p-4, 0x1.c71c65f1cdb39p-4, -0x1.24924905ebef7p-3,
+                           0x1.999999994ad4cp-3, -0x1.5555555555324p-2);
   double y = p * (u * t) + t;
   return far ? y + kPi / 4 : y;
 }
@@ -226,24 +202,11 @@ ES_FN float error_function_complement(float x) {
   double y = (double)absolute(x);
   y = y > 11.0 ? 11.0 : y;
   double t = (y - 2.0) / (y + 2.0);
-  double p = -0x1.889d282b75682p-23;
-  p = p * t - 0x1.e3404122d251ep-22;
-  p = p * t + 0x1.832013252eac9p-21;
-  p = p * t + 0x1.e777c778b4bc0p-19;
-  p = p * t + 0x1.d66d6bbbab91fp-20;
-  p = p * t - 0x1.cff55b3d2bbd3p-17;
-  p = p * t - 0x1.d16b448bb530ep-16;
-  p = p * t + 0x1.ccb4bf2db13b9p-16;
-  p = p * t + 0x1.6dc1468576156p-13;
-  p = p * t + 0x1.6d82145d76681p-15;
-  p = p * t - 0x1.016bdcf2f797ap-10;
-  p = p * t - 0x1.bc25ef326cc80p-11;
-  p = p * t + 0x1.ca95f05ee1181p-8;
-  p = p * t + 0x1.e94716c54f709p-9;
-  p = p * t - 0x1.437f0b6af2612p-4;
-  p = p * t + 0x1.eeea7dc88c3d8p-3;
-  p = p * t - 0x1.b57034efd20fap-2;
-  p = p * t + 0x1.058671b52c82ep-2;
+  double p = polynomial(t, -0x1.889d282b75682p-23, -0x1.e3404122d251ep-22, 0x1.832013252eac9p-21, 0x1.e777c778b4bc0p-19,
+                           0x1.d66d6bbbab91fp-20, -0x1.cff55b3d2bbd3p-17, -0x1.d16b448bb530ep-16, 0x1.ccb4bf2db13b9p-16,
+                           0x1.6dc1468576156p-13, 0x1.6d82145d76681p-15, -0x1.016bdcf2f797ap-10, -0x1.bc25ef326cc80p-11,
+                           0x1.ca95f05ee1181p-8, 0x1.e94716c54f709p-9, -0x1.437f0b6af2612p-4, 0x1.eeea7dc88c3d8p-3,
+                           -0x1.b57034efd20fap-2, 0x1.058671b52c82ep-2);
   double upper = p * wide_exponential(-(y * y));
   float result = (float)(x < 0 ? 2.0 - upper : upper);
   return x != x ? x : result;
@@ -253,22 +216,12 @@ ES_FN float error_function_complement(float x) {
 ES_FN float inverse_error_function(float x) {
   double y = (double)x, product = (1.0 - y) * (1.0 + y);
   double w = -wide_logarithm(product > 0x1p-30 ? product : 0x1p-30);
-  double t = w - 2.5, p = -0x1.1bd5f8fe506efp-45;
-  p = p * t + 0x1.e73d1c7adcf5ep-42;
-  p = p * t + 0x1.c5c92d2825d78p-42;
-  p = p * t - 0x1.07da93877e3dap-35;
-  p = p * t + 0x1.0e1c4ea600416p-33;
-  p = p * t + 0x1.ef8dfed151bd0p-31;
-  p = p * t - 0x1.759879fbdde66p-27;
-  p = p * t + 0x1.cd95b4b96078bp-27;
-  p = p * t + 0x1.0106f4880921fp-21;
-  p = p * t - 0x1.ca93116a5b5adp-19;
-  p = p * t - 0x1.4f487c07471aap-18;
-  p = p * t + 0x1.c9b43aaeb958dp-13;
-  p = p * t - 0x1.4863cdbaec44dp-10;
-  p = p * t - 0x1.11c3c30921489p-8;
-  p = p * t + 0x1.f91e8993dd58ap-3;
-  p = p * t + 0x1.805c5cfcee389p+0;
+  double t = w - 2.5, p = polynomial(t, -0x1.1bd5f8fe506efp-45, 0x1.e73d1c7adcf5ep-42, 0x1.c5c92d2825d78p-42,
+                                        -0x1.07da93877e3dap-35, 0x1.0e1c4ea600416p-33, 0x1.ef8dfed151bd0p-31,
+                                        -0x1.759879fbdde66p-27, 0x1.cd95b4b96078bp-27, 0x1.0106f4880921fp-21,
+                                        -0x1.ca93116a5b5adp-19, -0x1.4f487c07471aap-18, 0x1.c9b43aaeb958dp-13,
+                                        -0x1.4863cdbaec44dp-10, -0x1.11c3c30921489p-8, 0x1.f91e8993dd58ap-3,
+                                        0x1.805c5cfcee389p+0);
   double v = wide_root(w > 0 ? w : 0.0) - 3.0, q = 0x1.5d267cfb5dd21p-17;
   q = q * v - 0x1.bdc9ab5f9611ap-16;
   q = q * v - 0x1.f394c3f3a9139p-16;

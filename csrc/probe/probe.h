@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -72,6 +73,16 @@ class Report {
     std::printf("%s %016llx\n", name.c_str(), (unsigned long long)hash.value());
   }
 };
+
+// Ends the program with exit code 4 if two that must be equal are not, to the bit.
+inline void require_same(const std::string& name, const std::vector<float>& values, const std::vector<float>& defined) {
+  Hash here, there;
+  for (float x : values) here.add(x);
+  for (float x : defined) there.add(x);
+  if (here.value() == there.value()) return;
+  std::fprintf(stderr, "%s is not as it is defined\n", name.c_str());
+  std::exit(4);
+}
 
 using Family = void (*)(Report&);
 struct Registered {
