@@ -2,11 +2,10 @@
 #pragma once
 
 #include "../exact/conv.h"
+#include "element.h"
 #include "isa.h"
 
 namespace es {
-
-enum class Element { f32, bf16, fp16 };
 
 // (batch, channel, depth, height, width) of an activation; (out channel, channel in group, ...) of weights. Strides
 // count elements and may be 0.

@@ -64,22 +64,11 @@ static void write_line(const Volume& v, int64_t at, int64_t step, const float* f
   }
 }
 
-#if defined(__AVX512F__)
-#define ES_LOW 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
-#define ES_HIGH 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
-#elif defined(__AVX2__)
-#define ES_LOW 0, 8, 1, 9, 2, 10, 3, 11
-#define ES_HIGH 4, 12, 5, 13, 6, 14, 7, 15
-#else
-#define ES_LOW 0, 4, 1, 5
-#define ES_HIGH 2, 6, 3, 7
-#endif
-
 // to[2 * i] = even[i], to[2 * i + 1] = odd[i], `count` in all. Reads whole vectors.
 static void interleave(const float* even, const float* odd, float* to, int64_t count) {
   for (; count > 0; count -= 2 * kWidth, even += kWidth, odd += kWidth, to += 2 * kWidth) {
     const vfloat x = load(even), y = load(odd);
-    const vfloat low = __builtin_shufflevector(x, y, ES_LOW), high = __builtin_shufflevector(x, y, ES_HIGH);
+    const vfloat low = interleave_low(x, y), high = interleave_high(x, y);
     if (count >= 2 * kWidth) {
       store(to, low), store(to + kWidth, high);
     } else {
@@ -88,8 +77,6 @@ static void interleave(const float* even, const float* odd, float* to, int64_t c
     }
   }
 }
-#undef ES_LOW
-#undef ES_HIGH
 
 // The taps of one line of outputs: where each reads, and which weight it has.
 struct LineTaps {

@@ -4,8 +4,8 @@
 
 #include "../exact/half.h"
 #include "conv.h"
-#include "conv_scratch.h"
 #include "parallel.h"
+#include "scratch.h"
 #include "simd.h"
 
 ES_NAMESPACE {

@@ -106,8 +106,8 @@ static void part(const Problem<T>& p, const Sink& sink, Range rows, Range column
 template <class T>
 static void split_chunks(const Problem<T>& p, int64_t node) {
   const int64_t chunks = pieces(p.k, kChunk), nodes = pieces(chunks, node), size = p.m * p.n;
-  float* partial = (float*)malloc(nodes * size * sizeof(float));
-  if (!partial) abort();
+  Scratch hold(nodes * size);
+  float* partial = hold.data();
   parallel_for(nodes, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t to = (i + 1) * node;
@@ -123,7 +123,6 @@ static void split_chunks(const Problem<T>& p, int64_t node) {
       }
     for (int64_t x = begin; x < end; ++x) p.end.element(partial[x], x / p.n, x % p.n);
   });
-  free(partial);
 }
 
 template <class T>

@@ -1,11 +1,10 @@
 // Matrix products in the order of exact/order.h.
 #pragma once
 
+#include "element.h"
 #include "isa.h"
 
 namespace es {
-
-enum class Element { f32, bf16, fp16 };
 
 // Matrices in memory: element (i, j) of number x is at data[x * batch + i * row + j * column]. Any strides, 0 included.
 struct Matrix {

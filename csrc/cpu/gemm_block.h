@@ -9,9 +9,8 @@
 // `finish(sums, row, rows, column, columns)` is given them, rows kColumns apart.
 #pragma once
 
-#include <cstdlib>
-
 #include "gemm_pack.h"
+#include "scratch.h"
 
 ES_NAMESPACE {
 
@@ -27,23 +26,6 @@ struct Range {
 };
 
 ES_FN int64_t pieces(int64_t whole, int64_t size) { return (whole + size - 1) / size; }
-
-// This thread's memory for panels and stacks: kept, and as large as it ever had to be. Aligned for vectors.
-static float* scratch(int64_t floats) {
-  struct Memory {
-    float* data = nullptr;
-    int64_t size = 0;
-    ~Memory() { free(data); }
-  };
-  static thread_local Memory memory;
-  if (memory.size < floats) {
-    free(memory.data);
-    memory.size = pieces(floats, 1 << 14) << 14;
-    memory.data = (float*)aligned_alloc(64, memory.size * sizeof(float));
-    if (!memory.data) abort();
-  }
-  return memory.data;
-}
 
 // Panels of each side that are packed at once, for one chunk: together they stay in the L2 cache.
 constexpr int64_t kLeftPanels = 8, kRightPanels = 12;
@@ -110,7 +92,8 @@ static void one_block(const Left& left, const Right& right, const Sink& sink, Ra
   const int64_t most = row_panels <= kLeftPanels ? kRightPanels / 2 : kRightPanels;
   const int64_t right_panels = pieces(column_panels, pieces(column_panels, most));
   const int64_t stack_size = stack_height(chunks.size()) * row_panels * column_panels * kTileFloats;
-  float* a = scratch(left_panels * left_panel + right_panels * right_panel + stack_size);
+  Scratch hold(left_panels * left_panel + right_panels * right_panel + stack_size);
+  float* a = hold.data();
   float* b = a + left_panels * left_panel;
   const Block<Sink> block{sink, rows, columns, row_panels, column_panels, b + right_panels * right_panel};
   Panel lefts[kLeftPanels], rights[kRightPanels];

@@ -40,17 +40,6 @@ ES_FN vfloat load_some_widened(const T* from, int64_t count) {
 }
 ES_FN vfloat load_some_widened(const float* from, int64_t count) { return load_some(from, count); }
 
-#if defined(__AVX512F__)
-#define ES_LOW 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
-#define ES_HIGH 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
-#elif defined(__AVX2__)
-#define ES_LOW 0, 8, 1, 9, 2, 10, 3, 11
-#define ES_HIGH 4, 12, 5, 13, 6, 14, 7, 15
-#else
-#define ES_LOW 0, 4, 1, 5
-#define ES_HIGH 2, 6, 3, 7
-#endif
-
 // A square of registers: interleaving row i with row i + kWidth / 2, log2(kWidth) times.
 ES_FN void transpose(vfloat (&x)[kWidth]) {
 #pragma GCC unroll 4
@@ -58,15 +47,13 @@ ES_FN void transpose(vfloat (&x)[kWidth]) {
     vfloat y[kWidth];
 #pragma GCC unroll 16
     for (int i = 0; i < kWidth / 2; ++i) {
-      y[2 * i] = __builtin_shufflevector(x[i], x[i + kWidth / 2], ES_LOW);
-      y[2 * i + 1] = __builtin_shufflevector(x[i], x[i + kWidth / 2], ES_HIGH);
+      y[2 * i] = interleave_low(x[i], x[i + kWidth / 2]);
+      y[2 * i + 1] = interleave_high(x[i], x[i + kWidth / 2]);
     }
 #pragma GCC unroll 16
     for (int i = 0; i < kWidth; ++i) x[i] = y[i];
   }
 }
-#undef ES_LOW
-#undef ES_HIGH
 
 // Floats that may be written beyond a panel's end.
 constexpr int64_t kSlack = kWidth;

@@ -65,8 +65,8 @@ static void thin_rows(const LeftMatrix<T>& left, const RightMatrix<T>& right, co
                       Range chunks, int64_t k) {
   constexpr int64_t kLevel = kTileRows * kStrip;
   constexpr int kTogether = kTileRows == 1 ? 8 : 4;
-  float* a = scratch(kTileRows * kChunk + kSlack + kLevel * (stack_height(chunks.size()) + 1));
-  float *sum = a + kTileRows * kChunk + kSlack, *stack = sum + kLevel;
+  Scratch hold(kTileRows * kChunk + kSlack + kLevel * (stack_height(chunks.size()) + 1));
+  float *a = hold.data(), *sum = a + kTileRows * kChunk + kSlack, *stack = sum + kLevel;
   for (int64_t j = columns.begin; j < columns.end; j += kStrip) {
     const int64_t width = columns.end - j < kStrip ? columns.end - j : kStrip;
     for (int64_t chunk = chunks.begin; chunk < chunks.end; ++chunk) {

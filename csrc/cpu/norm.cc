@@ -67,13 +67,12 @@ static void layer_norm_backward(const LayerNormBackward& l) {
   if (l.dx && !together)
     parallel_for(l.rows, 1 + 16384 / (n + 1), [&](int64_t begin, int64_t end) { gradients(begin, end); });
   if (!sums) return;
-  float* unwanted = l.dweight && l.dbias ? nullptr : (float*)malloc(4 * (size_t)n);
-  float* const out[2] = {l.dbias ? l.dbias : unwanted, l.dweight ? l.dweight : unwanted};
+  Scratch unwanted(l.dweight && l.dbias ? 0 : n);
+  float* const out[2] = {l.dbias ? l.dbias : unwanted.data(), l.dweight ? l.dweight : unwanted.data()};
   if (together)
     sum_columns<2>(l.rows, n, step, out, gradients);
   else
     sum_columns<2>(l.rows, n, step, out);
-  free(unwanted);
 }
 
 static void group_norm(const GroupNorm& g) {

@@ -156,8 +156,8 @@ static void backward(const BatchNormBackward& b) {
       },
       {b.dbias, b.dweight});
   if (!b.dx) return;
-  float* sum = (float*)malloc(12 * (size_t)channels + 4);
-  float *dot = sum + channels, *scale = dot + channels;
+  Scratch hold(3 * channels);
+  float *sum = hold.data(), *dot = sum + channels, *scale = dot + channels;
   for (int64_t c = 0; c < channels; ++c) {
     sum[c] = divide(b.dbias[c], count);
     dot[c] = divide(b.dweight[c], count);
@@ -179,7 +179,6 @@ static void backward(const BatchNormBackward& b) {
     else
       map(n, b.dx + at, [](float g, float scale) { return g * scale; }, b.gradient + at, scales);
   });
-  free(sum);
 }
 
 static void inverse_deviations(const float* variance, float epsilon, float* out, int64_t count) {

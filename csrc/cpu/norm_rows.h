@@ -1,13 +1,12 @@
 // Pieces of the norms: statistics of what lies in one piece or in segments, and sums over rows by column.
 #pragma once
 
-#include <cstdlib>
-
 #include "../exact/norm.h"
 #include "../exact/reduction.h"
 #include "parallel.h"
 #include "reduce_columns.h"
 #include "reduce_lanes.h"
+#include "scratch.h"
 
 ES_NAMESPACE {
 
@@ -82,18 +81,6 @@ struct Channel {
   }
 };
 
-// Kept by the thread: to get and to return that much each time would cost more than what is done with it.
-static inline void* thread_memory(size_t size) {
-  static thread_local void* memory;
-  static thread_local size_t room;
-  if (room < size) {
-    free(memory);
-    memory = aligned_alloc(64, size);
-    room = size;
-  }
-  return memory;
-}
-
 // out[k][column] = K sums over the rows of each column; `step(totals, row, at, part)` as for `accumulate_columns`. With
 // `prepare(begin, end)`, that is done with every 64 rows right before they are added up, while they are in the cache.
 struct Nothing {
@@ -109,11 +96,13 @@ static inline void sum_columns(int64_t rows, int64_t columns, Step step, float* 
     for (int k = 0; k < K; ++k) memset(out[k], 0, 4 * (size_t)columns);
     return;
   }
-  float* partial = (float*)malloc(4 * K * (size_t)(blocks * columns));
+  Scratch sums(K * blocks * columns);
+  float* partial = sums.data();
   int64_t most = rows < kBlock ? rows : kBlock, width = columns < Lanes::kColumns ? columns : Lanes::kColumns;
   int64_t together = kPrepares ? strips : 1;  // strips of a task
   parallel_for(blocks * strips / together, 1 + 16384 / (most * width), [&](int64_t begin, int64_t end) {
-    Lanes* lanes = (Lanes*)thread_memory(sizeof(Lanes) * (size_t)together);
+    Scratch hold(together * (int64_t)(sizeof(Lanes) / sizeof(float)));
+    Lanes* lanes = hold.as<Lanes>();
     for (int64_t task = begin; task < end; ++task) {
       int64_t b = task * together / strips, first = task * together % strips;
       int64_t start = b * kBlock, height = rows - start < kBlock ? rows - start : kBlock;
@@ -146,7 +135,6 @@ static inline void sum_columns(int64_t rows, int64_t columns, Step step, float* 
       for (int64_t b = 0; b < blocks; ++b) total.add(partial[(b * K + k) * columns + c]);
       out[k][c] = total.result();
     }
-  free(partial);
 }
 
 }

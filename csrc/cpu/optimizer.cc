@@ -65,21 +65,21 @@ static void adagrad_of(const Adagrad& a, void* param, void* grad, void* sum, int
   adagrad_loop<T>(a, (T*)param, (const T*)grad, (T*)sum, count);
 }
 
-static void adam_run(Kind kind, const Adam& a, void* p, void* g, void* m, void* s, void* l, int64_t count) {
-  if (kind == Kind::float32) return adam_of<float>(a, p, g, m, s, l, count);
-  if (kind == Kind::bfloat16) return adam_of<bf16>(a, p, g, m, s, l, count);
+static void adam_run(Element type, const Adam& a, void* p, void* g, void* m, void* s, void* l, int64_t count) {
+  if (type == Element::f32) return adam_of<float>(a, p, g, m, s, l, count);
+  if (type == Element::bf16) return adam_of<bf16>(a, p, g, m, s, l, count);
   adam_of<fp16>(a, p, g, m, s, l, count);
 }
 
-static void sgd_run(Kind kind, const Sgd& s, void* p, void* g, void* b, int64_t count) {
-  if (kind == Kind::float32) return sgd_of<float>(s, p, g, b, count);
-  if (kind == Kind::bfloat16) return sgd_of<bf16>(s, p, g, b, count);
+static void sgd_run(Element type, const Sgd& s, void* p, void* g, void* b, int64_t count) {
+  if (type == Element::f32) return sgd_of<float>(s, p, g, b, count);
+  if (type == Element::bf16) return sgd_of<bf16>(s, p, g, b, count);
   sgd_of<fp16>(s, p, g, b, count);
 }
 
-static void adagrad_run(Kind kind, const Adagrad& a, void* p, void* g, void* s, int64_t count) {
-  if (kind == Kind::float32) return adagrad_of<float>(a, p, g, s, count);
-  if (kind == Kind::bfloat16) return adagrad_of<bf16>(a, p, g, s, count);
+static void adagrad_run(Element type, const Adagrad& a, void* p, void* g, void* s, int64_t count) {
+  if (type == Element::f32) return adagrad_of<float>(a, p, g, s, count);
+  if (type == Element::bf16) return adagrad_of<bf16>(a, p, g, s, count);
   adagrad_of<fp16>(a, p, g, s, count);
 }
 

@@ -2,18 +2,17 @@
 #pragma once
 
 #include "../exact/optimizers.h"
+#include "element.h"
 #include "isa.h"
 
 namespace es {
 
-enum class Kind : int { float32, bfloat16, float16 };
-
 struct Optimizer {
   // Pointers to `count` elements each. Gradients are written only where they are unscaled; `largest`, `buffer`: only
   // with amsgrad, momentum.
-  void (*adam)(Kind, const Adam&, void* param, void* grad, void* mean, void* square, void* largest, int64_t count);
-  void (*sgd)(Kind, const Sgd&, void* param, void* grad, void* buffer, int64_t count);
-  void (*adagrad)(Kind, const Adagrad&, void* param, void* grad, void* sum, int64_t count);
+  void (*adam)(Element, const Adam&, void* param, void* grad, void* mean, void* square, void* largest, int64_t count);
+  void (*sgd)(Element, const Sgd&, void* param, void* grad, void* buffer, int64_t count);
+  void (*adagrad)(Element, const Adagrad&, void* param, void* grad, void* sum, int64_t count);
 };
 
 }

@@ -133,14 +133,14 @@ static void narrow_run(char* to, int64_t stride, const float* from, int64_t coun
 }
 
 static void gather(Element type, float* to, const char* from, int64_t stride, int64_t count) {
-  if (type == Element::float32) return widen_run<float>(to, from, stride, count);
-  if (type == Element::bfloat16) return widen_run<bf16>(to, from, stride, count);
+  if (type == Element::f32) return widen_run<float>(to, from, stride, count);
+  if (type == Element::bf16) return widen_run<bf16>(to, from, stride, count);
   widen_run<fp16>(to, from, stride, count);
 }
 
 static void scatter(Element type, char* to, int64_t stride, const float* from, int64_t count) {
-  if (type == Element::float32) return narrow_run<float>(to, stride, from, count);
-  if (type == Element::bfloat16) return narrow_run<bf16>(to, stride, from, count);
+  if (type == Element::f32) return narrow_run<float>(to, stride, from, count);
+  if (type == Element::bf16) return narrow_run<bf16>(to, stride, from, count);
   narrow_run<fp16>(to, stride, from, count);
 }
 
@@ -152,7 +152,7 @@ static void strided(const PointJob& job, char* const* data, const int64_t* strid
   Run run = run_of(job.point);
   bool direct[4], constant[4], all = true;
   for (int o = 0; o <= inputs; ++o) {
-    direct[o] = job.types[o] == Element::float32 && strides[o] == 4;
+    direct[o] = job.types[o] == Element::f32 && strides[o] == 4;
     constant[o] = o > 0 && strides[o] == 0;
     all = all && direct[o];
   }

@@ -2,11 +2,10 @@
 #pragma once
 
 #include "../exact/pointwise.h"
+#include "element.h"
 #include "isa.h"
 
 namespace es {
-
-enum class Element : int { float32, bfloat16, float16 };
 
 #define ES_POINTWISE_NAME(name, inputs, value) name,
 enum class Point : int { ES_POINTWISE(ES_POINTWISE_NAME) count };

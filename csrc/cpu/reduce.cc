@@ -1,11 +1,10 @@
 #include "reduce.h"
 
-#include <cstdlib>
-
 #include "../exact/reduction.h"
 #include "parallel.h"
 #include "reduce_columns.h"
 #include "reduce_lanes.h"
+#include "scratch.h"
 
 ES_NAMESPACE {
 
@@ -239,14 +238,13 @@ static void reduce_all(const Reduction& r) {
     for (int64_t o = 0; o < outputs; ++o) ((float*)r.out)[place(r.kept, r.kept_axes, o).out] = Op::init;
     return;
   }
-  float* partial = nullptr;
-  if (length > kBlock) partial = (float*)malloc(4 * (size_t)outputs * (size_t)((length + kBlock - 1) / kBlock));
+  Scratch hold(length > kBlock ? outputs * ((length + kBlock - 1) / kBlock) : 0);
+  float* partial = length > kBlock ? hold.data() : nullptr;
   bool columns = r.kept_axes && r.kept[r.kept_axes - 1].stride == 1 && r.kept[r.kept_axes - 1].size >= kWidth;
   if (columns)
     by_columns<Op>(r, outputs, length, partial);
   else
     by_rows<Op>(r, outputs, length, partial);
-  free(partial);
 }
 
 // `f(out, length, x)` for each output, where x(i), for ascending i, is element i.
@@ -292,7 +290,7 @@ static void square_roots(float* x, int64_t count) {
 }
 
 template <class Op>
-static void running(const Lines& lines) {
+static void running(const RunningLines& lines) {
   parallel_for(lines.outer * lines.inner, 1 + 16384 / (lines.length + 1), [&](int64_t begin, int64_t end) {
     for (int64_t at = begin; at < end; ++at) {
       int64_t first = at / lines.inner * lines.length * lines.inner + at % lines.inner;

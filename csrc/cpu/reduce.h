@@ -23,7 +23,7 @@ struct Reduction {
 };
 
 // Contiguous arrays of element (o, l, i): a running sum goes along l.
-struct Lines {
+struct RunningLines {
   const float* in;
   float* out;
   int64_t outer, length, inner;
@@ -44,8 +44,8 @@ struct Reduce {
   void (*maximum_of_doubles)(const Reduction&);
   void (*minimum_of_doubles)(const Reduction&);
   void (*square_roots)(float* inout, int64_t count);
-  void (*running_sum)(const Lines&);
-  void (*running_product)(const Lines&);
+  void (*running_sum)(const RunningLines&);
+  void (*running_product)(const RunningLines&);
 };
 
 }

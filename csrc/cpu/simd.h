@@ -63,6 +63,22 @@ ES_FN vfloat fma(vfloat a, vfloat b, vfloat c) {
 #endif
 }
 
+#if defined(__AVX512F__)
+#define ES_LOW 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define ES_HIGH 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#elif defined(__AVX2__)
+#define ES_LOW 0, 8, 1, 9, 2, 10, 3, 11
+#define ES_HIGH 4, 12, 5, 13, 6, 14, 7, 15
+#else
+#define ES_LOW 0, 4, 1, 5
+#define ES_HIGH 2, 6, 3, 7
+#endif
+// x0 y0 x1 y1 ..., of the lower and of the upper halves.
+ES_FN vfloat interleave_low(vfloat x, vfloat y) { return __builtin_shufflevector(x, y, ES_LOW); }
+ES_FN vfloat interleave_high(vfloat x, vfloat y) { return __builtin_shufflevector(x, y, ES_HIGH); }
+#undef ES_LOW
+#undef ES_HIGH
+
 // The first `count` elements (0 .. kWidth); the others are +0, and not touched by the store.
 ES_FN vfloat load_some(const float* from, int64_t count) {
 #if defined(__AVX512F__)

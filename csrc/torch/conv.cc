@@ -102,10 +102,7 @@ ConvShape shape_of(IntArrayRef input, IntArrayRef output, const Tensor& weight, 
 }
 
 Volume volume_of(const Tensor& t, void* data) {
-  Volume v{data, t.scalar_type() == at::kFloat      ? Element::f32
-                 : t.scalar_type() == at::kBFloat16 ? Element::bf16
-                                                    : Element::fp16,
-           {}};
+  Volume v{data, element_or_refuse(t.scalar_type(), "convolution"), {}};
   for (int64_t i = 0; i < 5; ++i) {
     int64_t dim = i < 2 ? i : i - (5 - t.dim());
     v.stride[i] = i >= 2 && dim < 2 ? 0 : t.stride(dim);

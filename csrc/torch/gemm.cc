@@ -24,10 +24,6 @@ namespace {
 using at::Scalar;
 using at::Tensor;
 
-Element element(at::ScalarType type) {
-  return type == at::kFloat ? Element::f32 : type == at::kBFloat16 ? Element::bf16 : Element::fp16;
-}
-
 // With the last two dimensions as they are said to be; a missing batch dimension has a stride of 0.
 Matrix matrix(const Tensor& x, int row, int column) {
   auto strides = x.strides();
@@ -93,8 +89,8 @@ void multiply(const Tensor& out, const Tensor& c, const Tensor& a, const Tensor&
     return;
   }
   auto d = (int)out.dim(), m = d - 2, n = d - 1;
-  gemm().product({element(type), d == 3 ? out.size(0) : 1, out.size(m), out.size(n), a.size(n), matrix(a, m, n),
-                  matrix(b, m, n), beta == 0 ? Matrix{} : matrix(c, m, n), alpha, beta, matrix(out, m, n)});
+  gemm().product({element_or_refuse(type, "product"), d == 3 ? out.size(0) : 1, out.size(m), out.size(n), a.size(n),
+                  matrix(a, m, n), matrix(b, m, n), beta == 0 ? Matrix{} : matrix(c, m, n), alpha, beta, matrix(out, m, n)});
 }
 
 // Operators. `compute` is given the output and the arguments; the types of the first argument decide whose it is.
@@ -204,8 +200,8 @@ Tensor inner(const Tensor& x, const Tensor& y, const char* name) {
   TORCH_CHECK(x.numel() == y.numel(), "inconsistent tensor size, expected tensor [", x.numel(), "] and src [",
               y.numel(), "] to have the same number of elements");
   Tensor out = at::empty({}, x.options());
-  gemm().product({element(x.scalar_type()), 1, 1, 1, x.numel(), matrix(x, -1, 0), matrix(y, 0, -1), {}, 1, 0,
-                  matrix(out, -1, -1)});
+  gemm().product({element_or_refuse(x.scalar_type(), "dot"), 1, 1, 1, x.numel(), matrix(x, -1, 0), matrix(y, 0, -1), {},
+                  1, 0, matrix(out, -1, -1)});
   return out;
 }
 
@@ -220,7 +216,7 @@ void addr_kernel(at::TensorIterator& iter, const Scalar& beta, const Scalar& alp
   int64_t size = c10::elementSize(type);
   iter.for_each([&](char** data, const int64_t* strides, int64_t n) {
     auto at = [&](int i) { return Matrix{data[i], strides[i] / size, 0, 0}; };
-    gemm().product({element(type), n, 1, 1, 1, at(2), at(3), at(1), factor, scale, at(0)});
+    gemm().product({element_or_refuse(type, "product"), n, 1, 1, 1, at(2), at(3), at(1), factor, scale, at(0)});
   });
 }
 ES_STUB(addr_stub, &addr_kernel);

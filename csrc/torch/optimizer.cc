@@ -20,11 +20,8 @@ constexpr int64_t kGrain = 16384;
 class Tensors {
  public:
   Tensors(const char* what, const at::Tensor& param, std::initializer_list<at::Tensor> others) : param_(param) {
-    if (!is_ours(param.scalar_type())) refuse(what, c10::str("it is not specified for ", param.scalar_type()));
+    type_ = element_or_refuse(param.scalar_type(), what);
     if (!param.is_non_overlapping_and_dense()) refuse(what, "the parameter's memory has holes; use fused=False");
-    kind_ = param.scalar_type() == at::kFloat      ? Kind::float32
-            : param.scalar_type() == at::kBFloat16 ? Kind::bfloat16
-                                                   : Kind::float16;
     for (auto& other : others) {
       bool there = other.defined() && other.numel() == param.numel();
       if (there && other.scalar_type() != param.scalar_type())
@@ -36,7 +33,7 @@ class Tensors {
     }
   }
 
-  // f(kind, parameters, the others as they were given, count) for parts, in threads.
+  // f(type, parameters, the others as they were given, count) for parts, in threads.
   template <class F>
   void run(F&& f) {
     int64_t size = param_.element_size();
@@ -44,7 +41,7 @@ class Tensors {
     parallel_for(param_.numel(), kGrain, [&](int64_t begin, int64_t end) {
       void* others[4] = {};
       for (size_t i = 0; i < data_.size(); ++i) others[i] = data_[i] ? data_[i] + begin * size : nullptr;
-      f(kind_, param + begin * size, others, end - begin);
+      f(type_, param + begin * size, others, end - begin);
     });
     for (size_t i = 0; i < used_.size(); ++i)
       if (!used_[i].is_same(given_[i])) given_[i].copy_(used_[i]);
@@ -54,7 +51,7 @@ class Tensors {
   at::Tensor param_;
   c10::SmallVector<at::Tensor, 4> given_, used_;
   c10::SmallVector<char*, 4> data_;
-  Kind kind_;
+  Element type_;
 };
 
 Gradient gradient(const float* scale, bool maximize, double weight_decay) {
@@ -78,8 +75,8 @@ void adam(const at::Tensor& param, const at::Tensor& grad, const at::Tensor& mea
              (float)-(lr / correction1),
              amsgrad};
   Tensors tensors("fused Adam", param, {grad, mean, square, amsgrad ? largest : at::Tensor()});
-  tensors.run([&](Kind kind, void* p, void** others, int64_t n) {
-    optimizer().adam(kind, a, p, others[0], others[1], others[2], others[3], n);
+  tensors.run([&](Element type, void* p, void** others, int64_t n) {
+    optimizer().adam(type, a, p, others[0], others[1], others[2], others[3], n);
   });
 }
 
@@ -88,7 +85,9 @@ void sgd(const at::Tensor& param, const at::Tensor& grad, const at::Tensor& buff
          const bool first, const float* scale) {
   es::Sgd s{gradient(scale, maximize, weight_decay), (float)momentum, (float)(1 - dampening), (float)-lr, nesterov, first};
   Tensors tensors("fused SGD", param, {grad, momentum != 0 ? buffer : at::Tensor()});
-  tensors.run([&](Kind kind, void* p, void** others, int64_t n) { optimizer().sgd(kind, s, p, others[0], others[1], n); });
+  tensors.run([&](Element type, void* p, void** others, int64_t n) {
+    optimizer().sgd(type, s, p, others[0], others[1], n);
+  });
 }
 
 void adagrad(const at::Tensor& param, const at::Tensor& grad, const at::Tensor& sum, const at::Tensor& step,
@@ -98,7 +97,7 @@ void adagrad(const at::Tensor& param, const at::Tensor& grad, const at::Tensor& 
   es::Adagrad a{gradient(scale, maximize, weight_decay), (float)eps, (float)-rate};
   Tensors tensors("fused Adagrad", param, {grad, sum});
   tensors.run(
-      [&](Kind kind, void* p, void** others, int64_t n) { optimizer().adagrad(kind, a, p, others[0], others[1], n); });
+      [&](Element type, void* p, void** others, int64_t n) { optimizer().adagrad(type, a, p, others[0], others[1], n); });
 }
 
 ES_STUB(fused_adam_stub, &adam);

@@ -131,7 +131,7 @@ ES_NOT_COMPLEX(div_true_stub, "div");
 ES_STUB(pow_tensor_scalar_stub, [](auto& iter, const c10::Scalar& exponent) {
   if (is_integral(iter)) return original(at::native::pow_tensor_scalar_stub)(iter, exponent);
   if (exponent.isComplex()) refuse("pow", "it is not specified for complex numbers");
-  element(iter.dtype(1), "pow");
+  element_or_refuse(iter.dtype(1), "pow");
   double e = exponent.to<double>();
   if (e == 2) return run(iter, Point::square, "pow");
   if (e == 3) return run(iter, Point::cube, "pow");

@@ -67,7 +67,7 @@ ES_STUB(elu_backward_stub, [](auto& iter, const Scalar& alpha, const Scalar& sca
 
 // All three have one layout. The buffer is e^-|x|, as in PyTorch; our backward does not need it.
 void log_sigmoid(at::TensorBase& out, at::TensorBase& buffer, const at::TensorBase& in) {
-  Element type = element(in.scalar_type(), "log_sigmoid");
+  Element type = element_or_refuse(in.scalar_type(), "log_sigmoid");
   int64_t size = in.element_size(), strides[2] = {size, size};
   char* from = static_cast<char*>(const_cast<void*>(in.const_data_ptr()));
   char *to = static_cast<char*>(out.mutable_data_ptr()), *aside = static_cast<char*>(buffer.mutable_data_ptr());
@@ -91,7 +91,7 @@ at::Tensor reduced(const at::Tensor& loss, int64_t reduction) {
 
 at::Tensor& bce_out(const at::Tensor& self, const at::Tensor& target, const std::optional<at::Tensor>& weight,
                     int64_t reduction, at::Tensor& out) {
-  element(self.scalar_type(), "binary_cross_entropy");
+  element_or_refuse(self.scalar_type(), "binary_cross_entropy");
   TORCH_CHECK(self.ge(0).logical_and_(self.le(1)).all().item<bool>(),
               "all elements of input should be between 0 and 1");
   at::Tensor loss = at::empty_like(self);
@@ -111,7 +111,7 @@ at::Tensor bce(const at::Tensor& self, const at::Tensor& target, const std::opti
 
 at::Tensor& bce_backward_out(const at::Tensor& grad, const at::Tensor& self, const at::Tensor& target,
                              const std::optional<at::Tensor>& weight, int64_t reduction, at::Tensor& out) {
-  element(self.scalar_type(), "binary_cross_entropy_backward");
+  element_or_refuse(self.scalar_type(), "binary_cross_entropy_backward");
   at::Tensor whole = grad.expand_as(self);
   out.resize_(self.sizes());
   auto iter = at::TensorIteratorConfig()

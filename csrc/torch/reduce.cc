@@ -181,9 +181,9 @@ void norm_kernel(at::TensorIterator& iter, const at::Scalar& order) {
 }
 ES_STUB(norm_stub, &norm_kernel);
 
-void running(const at::Tensor& out, const at::Tensor& in, int64_t dim, void (*kernel)(const Lines&)) {
+void running(const at::Tensor& out, const at::Tensor& in, int64_t dim, void (*kernel)(const RunningLines&)) {
   at::Tensor from = in.to(at::kFloat).contiguous(), to = at::empty_like(from);
-  Lines lines = {from.const_data_ptr<float>(), to.mutable_data_ptr<float>(), 1, from.size(dim), 1};
+  RunningLines lines = {from.const_data_ptr<float>(), to.mutable_data_ptr<float>(), 1, from.size(dim), 1};
   for (int64_t d = 0; d < from.dim(); ++d) (d < dim ? lines.outer : lines.inner) *= d == dim ? 1 : from.size(d);
   kernel(lines);
   out.copy_(to);

@@ -155,8 +155,21 @@ void refuse(const std::string& what, const std::string& why) { TORCH_CHECK(false
 
 bool is_integral_or_refuse(at::ScalarType type, const char* what) {
   if (c10::isIntegralType(type, /*includeBool=*/true)) return true;
-  if (!is_ours(type)) refuse(what, c10::str("it is not specified for ", type, "; use float32, bfloat16 or float16"));
+  element_or_refuse(type, what);
   return false;
+}
+
+Element element_or_refuse(at::ScalarType type, const char* what) {
+  switch (type) {
+    case at::kFloat:
+      return Element::f32;
+    case at::kBFloat16:
+      return Element::bf16;
+    case at::kHalf:
+      return Element::fp16;
+    default:
+      refuse(what, c10::str("it is not specified for ", type, "; use float32, bfloat16 or float16"));
+  }
 }
 
 TORCH_LIBRARY(easyscale, m) {

@@ -16,6 +16,8 @@
 #include <ATen/native/DispatchStub.h>
 #include <torch/library.h>
 
+#include "../cpu/element.h"
+
 namespace es::glue {
 
 // Replaces every stub and operator; again: nothing.
@@ -119,5 +121,8 @@ inline bool is_ours(at::ScalarType type) {
 // True for integers and bool, whose arithmetic is exact in any order; false for float, bf16 and fp16. Everything else
 // (float64, complex, quantized) is refused.
 bool is_integral_or_refuse(at::ScalarType type, const char* what);
+
+// One of ours; everything else is refused.
+Element element_or_refuse(at::ScalarType type, const char* what);
 
 }
