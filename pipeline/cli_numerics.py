@@ -42,7 +42,7 @@ def build(output: Format = Output.text) -> None:
         print_json({"library": str(path), "compiler": builder.compiler(), "compiled": len(said), "seconds": seconds})
         return
     how = f"built in {seconds:.1f} s with {builder.compiler()}" if said else "is there already"
-    typer.echo(f"{path} {how}, for {', '.join(builder.target().isas)}")
+    typer.echo(f"{path} {how}, for {', '.join(builder.isas())}")
     typer.echo("next: easyscale scan SCRIPT | easyscale run SCRIPT --numerics exact")
 
 

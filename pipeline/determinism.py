@@ -13,16 +13,12 @@ import json
 import os
 import platform
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
 from ..errors import DeviceError, shown
 from .numerics import SPECIFICATION
 from .spec import BOUNDS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _SIMD = ("avx", "fma", "sse", "amx", "f16c", "asimd", "sve", "sme", "bf16", "i8mm")
 """Beginnings of the CPU flags by which kernels choose their code."""
@@ -35,13 +31,12 @@ THREADS = "EASYSCALE_THREADS"
 """The environment variable by which a worker has other threads than the job says; for exact numerics only."""
 
 
-def configure(threads: int, numerics: str = "native", say: Callable[[str], None] | None = None) -> None:
+def configure(threads: int, numerics: str = "native") -> None:
     """Make this process deterministic; to be called before the first kernel runs and before CUDA is initialised.
 
     Args:
         threads: intra-op CPU threads. In native numerics sums over large tensors depend on it.
         numerics: as in the job's specification. `exact` makes this process exact and strict, for good.
-        say: is told how the exact kernels are being built, if they have to be.
 
     Raises:
         BuildError: the exact kernels cannot be built.
@@ -69,7 +64,7 @@ def configure(threads: int, numerics: str = "native", say: Callable[[str], None]
     if exact:
         from .numerics import strict
 
-        strict.begin(say)
+        strict.begin()
 
 
 def _threads(default: int) -> int:

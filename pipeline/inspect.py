@@ -85,9 +85,7 @@ def describe(job: Job, script: Path) -> tuple[JobSpec, Bundle]:
     script = script.resolve()
     bundle = Bundle.collect(script, job.files)
     entry = entry_of(job.build, script, bundle)
-    determinism.configure(
-        job.settings.threads, job.settings.numerics, lambda text: log.info("numerics.build", progress=text)
-    )
+    determinism.configure(job.settings.threads, job.settings.numerics)
     try:
         training = build(job.build, job.settings)
         data = fingerprint(training.dataset, job.settings.seed)

@@ -8,8 +8,6 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-import structlog
-
 from ..errors import DeviceError, EasyScaleError, NotFoundError, ScriptError, UnavailableError
 
 if TYPE_CHECKING:
@@ -19,9 +17,6 @@ if TYPE_CHECKING:
     from ..storage.objects import ObjectStore
     from .spec import JobSpec
     from .training import Training
-
-
-log = structlog.get_logger()
 
 
 def fetch(store: ObjectStore, folder: Path, *, job: str, spec: str, code: str) -> tuple[JobSpec, Path]:
@@ -67,7 +62,7 @@ def configure(spec: JobSpec, device: str) -> None:
     from . import determinism
 
     try:
-        determinism.configure(spec.threads, spec.numerics, lambda text: log.info("numerics.build", progress=text))
+        determinism.configure(spec.threads, spec.numerics)
     except DeviceError:
         raise
     except EasyScaleError as error:

@@ -15,21 +15,20 @@ import re
 import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...errors import EasyScaleError, UserError, listed
 from ...storage.files import NO_ROOM
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 SOURCES = Path(__file__).parents[2] / "csrc"
 
-MAKE_LIKE = ("CXX", "c++", "g++", "clang++")
-"""The environment variable, and the programs, of which the first that is there compiles."""
+COMPILERS = ("c++", "g++", "clang++")
+"""The first that is there is used, unless CXX names one."""
 
 MATH = ("-std=c++20", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden")
 """No flag may let the compiler change a result: `-fno-trapping-math` only says that nobody looks at exception flags."""
@@ -44,30 +43,18 @@ class BuildError(UserError):
     """The exact kernels cannot be built on this machine."""
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A processor family.
+Isas = dict[str, tuple[str, ...]]
+"""Instruction sets of a family of processors, and the compiler's flags for each."""
 
-    Args:
-        isas: flags by instruction set.
-        compiler: a program that compiles for it; None: this machine's.
-    """
-
-    isas: dict[str, tuple[str, ...]]
-    compiler: str | None = None
+X86: Isas = {
+    "baseline": ("-march=x86-64",),
+    "avx2": ("-march=haswell",),
+    "avx512": ("-march=skylake-avx512", "-mprefer-vector-width=512"),
+}
+ARM: Isas = {"neon": ("-march=armv8-a",)}
 
 
-X86 = Target(
-    {
-        "baseline": ("-march=x86-64",),
-        "avx2": ("-march=haswell",),
-        "avx512": ("-march=skylake-avx512", "-mprefer-vector-width=512"),
-    }
-)
-ARM = Target({"neon": ("-march=armv8-a",)})
-
-
-def target() -> Target:
+def isas() -> Isas:
     """This machine's.
 
     Raises:
@@ -95,10 +82,10 @@ def compiler() -> str:
         BuildError: there is none.
     """
     named = os.environ.get("CXX")
-    for name in (named,) if named else MAKE_LIKE[1:]:
-        if name and (found := shutil.which(name)):
+    for name in (named,) if named else COMPILERS:
+        if found := shutil.which(name):
             return found
-    looked = f"CXX={named}" if named else listed(MAKE_LIKE[1:])
+    looked = f"CXX={named}" if named else listed(COMPILERS)
     raise BuildError(
         f"exact numerics need a C++ compiler, and none was found ({looked})",
         'install one (Debian: apt install g++), or name it with CXX; numerics="native" needs none',
@@ -116,8 +103,7 @@ def _version(program: str) -> str:
         ) from error
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
+class Unit(NamedTuple):
     """One compilation.
 
     Args:
@@ -127,35 +113,45 @@ class Unit:
     source: Path
     flags: tuple[str, ...]
 
-    def key(self, program: str) -> str:
-        """Hash of everything that decides what comes out."""
+
+class _Sources:
+    """What goes into a compilation. Each file is read once."""
+
+    def __init__(self) -> None:
+        self._read: dict[Path, tuple[bytes, list[Path]]] = {}
+
+    def hash(self, unit: Unit, program: str) -> str:
+        """Of everything that decides what comes out."""
         found = hashlib.sha256(_version(program).encode())
-        found.update("\0".join(self.flags).encode())
-        for path in [self.source, *sorted(_included(self.source))]:
-            found.update(path.name.encode() + b"\0" + path.read_bytes())
+        found.update("\0".join(unit.flags).encode())
+        for path in [unit.source, *sorted(self._included(unit.source))]:
+            found.update(path.name.encode() + b"\0" + self._file(path)[0])
         return found.hexdigest()[:24]
 
+    def _included(self, source: Path) -> set[Path]:
+        """Our own headers that a file includes, directly or not."""
+        found: set[Path] = set()
+        todo = [source]
+        while todo:
+            new = set(self._file(todo.pop())[1]) - found
+            found |= new
+            todo += new
+        return found
 
-def _included(source: Path) -> set[Path]:
-    """Our own headers that a file includes, directly or not."""
-    found: set[Path] = set()
-    todo = [source]
-    while todo:
-        path = todo.pop()
-        for name in _INCLUDE.findall(path.read_text()):
-            header = (path.parent / name).resolve()
-            if header.is_file() and header not in found:
-                found.add(header)
-                todo.append(header)
-    return found
-
-
-def joint_key(units: list[Unit], program: str) -> str:
-    """Hash of everything that decides what a link of these gives."""
-    return hashlib.sha256("".join(unit.key(program) for unit in units).encode()).hexdigest()[:24]
+    def _file(self, path: Path) -> tuple[bytes, list[Path]]:
+        if path not in self._read:
+            data = path.read_bytes()
+            headers = [(path.parent / name).resolve() for name in _INCLUDE.findall(data.decode())]
+            self._read[path] = data, [header for header in headers if header.is_file()]
+        return self._read[path]
 
 
-def kernel_units(isas: dict[str, tuple[str, ...]], only: Callable[[str], bool] = lambda _: True) -> list[Unit]:
+def _hashes(units: list[Unit], program: str) -> list[str]:
+    sources = _Sources()
+    return [sources.hash(unit, program) for unit in units]
+
+
+def kernel_units(isas: Isas, only: Callable[[str], bool] = lambda _: True) -> list[Unit]:
     """The compilations of `csrc/cpu`, which needs nothing but a compiler."""
     units = []
     for source in sorted((SOURCES / "cpu").glob("*.cc")):
@@ -181,7 +177,7 @@ def torch_units() -> list[Unit]:
     return [Unit(source, (*MATH, "-O2", *flags)) for source in sorted((SOURCES / "torch").glob("*.cc"))]
 
 
-def objects(units: list[Unit], program: str, folder: Path, say: Callable[[str], None] | None = None) -> list[Path]:
+def objects(units: list[Unit], program: str, say: Callable[[str], None] | None = None) -> list[Path]:
     """Compile what is not there yet, on all processors.
 
     Returns:
@@ -190,24 +186,30 @@ def objects(units: list[Unit], program: str, folder: Path, say: Callable[[str], 
     Raises:
         BuildError: the compiler refuses a file.
     """
+    folder = cache_folder() / "objects"
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{unit.source.stem}-{unit.key(program)}.o" for unit in units]
-    missing = [(unit, path) for unit, path in zip(units, paths, strict=True) if not path.exists()]
+    named = zip(units, _hashes(units, program), strict=True)
+    paths = {unit: folder / f"{unit.source.stem}-{found}.o" for unit, found in named}
+    missing = [unit for unit in units if not paths[unit].exists()]
 
-    def compile_one(todo: tuple[Unit, Path]) -> None:
-        unit, path = todo
-        draft = path.with_name(f"{path.name}.{os.getpid()}.draft")
-        try:
-            _run([program, *unit.flags, "-c", str(unit.source), "-o", str(draft)])
-            draft.replace(path)
-        finally:
-            draft.unlink(missing_ok=True)
+    def compile_one(unit: Unit) -> None:
+        _make(paths[unit], [program, *unit.flags, "-c", str(unit.source)])
 
     with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
         for number, _ in enumerate(pool.map(compile_one, missing), 1):
             if say:
                 say(f"compiled {number} of {len(missing)} files")
-    return paths
+    return list(paths.values())
+
+
+def _make(path: Path, command: list[str]) -> None:
+    """Run a compiler whose output is this file: all of it, or none."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}.draft")
+    try:
+        _run([*command, "-o", str(draft)])
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def _run(command: list[str]) -> None:
@@ -223,60 +225,54 @@ def _run(command: list[str]) -> None:
         )
 
 
-def place() -> Path:
-    """Where the library for this process's PyTorch, compiler and sources is, or will be.
-
-    Raises:
-        BuildError: it cannot be built here.
-    """
-    units = kernel_units(target().isas) + torch_units()
-    return cache_folder() / f"exact-{joint_key(units, compiler())}.so"
-
-
-def library(say: Callable[[str], None] | None = None) -> Path:
-    """The library for this process's PyTorch, built if need be.
+def linked(
+    name: str, units: list[Unit], program: str, flags: Sequence[str] = (), say: Callable[[str], None] | None = None
+) -> Path:
+    """The library or program that these make, built if need be, by one process for all that wait for it.
 
     Args:
+        name: of the file, with `{}` for the hash of everything that decides what comes out. flags: of the linker.
         say: is told about progress.
 
     Raises:
         BuildError: it cannot be built here.
         EasyScaleError: its folder cannot be used.
     """
-    import torch
-
-    path = place()
+    path = _place(name, units, program)
     if path.exists():
         return path
-    program, folder = compiler(), path.parent
-    units = kernel_units(target().isas) + torch_units()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with _locked(folder / "lock"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with (path.parent / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
             if not path.exists():
-                made = objects(units, program, folder / "objects", say)
-                draft = path.with_suffix(f".{os.getpid()}.draft")
-                libraries = Path(torch.__file__).parent / "lib"
-                linked = ["-shared", f"-L{libraries}", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{libraries}"]
-                try:
-                    _run([program, *map(str, made), *linked, "-o", str(draft)])
-                    draft.replace(path)
-                finally:
-                    draft.unlink(missing_ok=True)
+                _make(path, [program, *map(str, objects(units, program, say)), *flags])
     except OSError as error:
-        raise EasyScaleError(f"exact kernels cannot be built in {folder}: {error.strerror or error}") from error
+        raise EasyScaleError(f"exact kernels cannot be built in {path.parent}: {error.strerror or error}") from error
     return path
 
 
-class _locked:  # noqa: N801 - used like a function
-    """One process at a time; the others find what it has built."""
+def _place(name: str, units: list[Unit], program: str) -> Path:
+    together = hashlib.sha256("".join(_hashes(units, program)).encode()).hexdigest()[:24]
+    return cache_folder() / name.format(together)
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
 
-    def __enter__(self) -> None:
-        self._file = self._path.open("w")
-        fcntl.flock(self._file, fcntl.LOCK_EX)
+LIBRARY = "exact-{}.so"
 
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
+
+def place() -> Path:
+    """Where the library for this process's PyTorch, compiler and sources is, or will be.
+
+    Raises:
+        BuildError: it cannot be built here.
+    """
+    return _place(LIBRARY, kernel_units(isas()) + torch_units(), compiler())
+
+
+def library(say: Callable[[str], None] | None = None) -> Path:
+    """The library for this process's PyTorch, built if need be; see `linked`."""
+    import torch
+
+    libraries = Path(torch.__file__).parent / "lib"
+    flags = ["-shared", f"-L{libraries}", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{libraries}"]
+    return linked(LIBRARY, kernel_units(isas()) + torch_units(), compiler(), flags, say)

@@ -12,13 +12,16 @@ from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import structlog
 import torch
 
 from ...errors import DeviceError
 from . import build
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
+
+log = structlog.get_logger()
 
 REFUSED = "easyscale: not exact: "
 """How the text of what a kernel refuses begins."""
@@ -28,20 +31,21 @@ ISA = "EASYSCALE_ISA"
 
 
 @cache
-def load(say: Callable[[str], None] | None = None) -> Any:
-    """The library's operators (`torch.ops.easyscale`); built first if need be.
-
-    Args:
-        say: is told about progress.
+def load() -> Any:
+    """The library's operators (`torch.ops.easyscale`); built first if need be, which the log tells.
 
     Raises:
         BuildError: it cannot be.
         DeviceError: EASYSCALE_ISA names what this processor lacks.
     """
     if "easyscale" not in _spaces():
-        torch.ops.load_library(str(build.library(say)))  # type: ignore[no-untyped-call]
+        torch.ops.load_library(str(build.library(_tell)))  # type: ignore[no-untyped-call]
     use_isa()
     return torch.ops.easyscale
+
+
+def _tell(progress: str) -> None:
+    log.info("numerics.build", progress=progress)
 
 
 def _spaces() -> set[str]:

@@ -41,17 +41,13 @@ _loaded: list[tuple[int, ...]] = []
 _undo: list[Callable[[], None]] = []
 
 
-def begin(say: Callable[[str], None] | None = None) -> None:
+def begin() -> None:
     """Make this process exact, and refuse the rest.
-
-    Args:
-        say: is told about the progress of a build.
 
     Raises:
         BuildError: the kernels cannot be built.
         DeviceError: EASYSCALE_ISA names an instruction set that is not here.
     """
-    library.load(say)
     library.enable()
     scalars.install()
     _refuse_inductor()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
 import subprocess
 import sys
@@ -27,16 +26,9 @@ RECORD = Path(__file__).with_name("exhaustive.json")
 
 def program() -> Path:
     """Built from the same objects as the library."""
-    compiler, folder = build.compiler(), build.cache_folder()
-    units = build.kernel_units(build.target().isas, lambda name: name == "pointwise.cc")
-    probe = build.Unit(build.SOURCES / "exhaustive" / "main.cc", (*build.MATH, "-O3"))
-    objects = build.objects([*units, probe], compiler, folder / "objects")
-    path = folder / f"exhaustive-{objects[-1].stem}-{objects[0].stem}"
-    if not path.exists():
-        draft = path.with_name(f"{path.name}.{os.getpid()}.draft")
-        subprocess.run([compiler, *map(str, objects), "-pthread", "-o", str(draft)], check=True)
-        draft.replace(path)
-    return path
+    units = build.kernel_units(build.isas(), lambda name: name == "pointwise.cc")
+    units.append(build.Unit(build.SOURCES / "exhaustive" / "main.cc", (*build.MATH, "-O3")))
+    return build.linked("exhaustive-{}", units, build.compiler(), ["-pthread"])
 
 
 def hashes(isa: str, kind: str, names: list[str]) -> Iterator[tuple[str, str]]:

@@ -16,18 +16,11 @@ if TYPE_CHECKING:
 ARM_COMPILER, ARM_EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64-static"
 
 
-def program(target: build.Target, compiler: str) -> Path:
+def program(isas: build.Isas, compiler: str) -> Path:
     """The probe for a processor, static."""
-    folder = build.cache_folder()
     sources = sorted((build.SOURCES / "probe").glob("*.cc"))
-    units = build.kernel_units(target.isas) + [build.Unit(source, (*build.MATH, "-O2")) for source in sources]
-    objects = build.objects(units, compiler, folder / "objects")
-    path = folder / f"probe-{build.joint_key(units, compiler)}"
-    if not path.exists():
-        draft = path.with_suffix(f".{os.getpid()}.draft")
-        subprocess.run([compiler, "-static", *map(str, objects), "-o", str(draft)], check=True)
-        draft.replace(path)
-    return path
+    units = build.kernel_units(isas) + [build.Unit(source, (*build.MATH, "-O2")) for source in sources]
+    return build.linked("probe-{}", units, compiler, ["-static"])
 
 
 def hashes(command: list[str]) -> dict[str, str]:

@@ -8,11 +8,11 @@ import pytest
 from easyscale.pipeline.numerics import build
 
 
-@pytest.mark.parametrize("isa", build.target().isas)
+@pytest.mark.parametrize("isa", build.isas())
 def test_no_function_is_shared_between_instruction_sets(isa):
     """A weak symbol is kept once: it might be the one for AVX-512, on a processor without it."""
-    units = [unit for unit in build.kernel_units(build.target().isas) if f"-DES_ISA={isa}" in unit.flags]
-    objects = build.objects(units, build.compiler(), build.cache_folder() / "objects")
+    units = [unit for unit in build.kernel_units(build.isas()) if f"-DES_ISA={isa}" in unit.flags]
+    objects = build.objects(units, build.compiler())
     assert objects
     shared = set()
     for path in objects:

@@ -10,7 +10,7 @@ from numerics.isas import ISAS
 
 @pytest.fixture(scope="module")
 def here():
-    return probe.program(build.target(), build.compiler())
+    return probe.program(build.isas(), build.compiler())
 
 
 @pytest.fixture(scope="module")
