@@ -14,7 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from .numerics.coverage import KERNELS, Class, base_name, classify
+from .numerics.coverage import DOUBLES, KERNELS, Class, base_name, classify
 from .places import Place, Places, stack
 
 if TYPE_CHECKING:
@@ -113,6 +113,6 @@ def _with_types(name: str, kind: Class, tensors: list[torch.Tensor]) -> Class:
         return Class.UNCOVERED
     if kind in (Class.OURS, Class.IEEE) and any(dtype.is_complex for dtype in floats):
         return Class.UNCOVERED
-    if kind is Class.OURS and not floats <= SINGLES and base_name(name) not in ("sum", "mean", "arange", "linspace"):
+    if kind is Class.OURS and not floats <= SINGLES and base_name(name) not in DOUBLES:
         return Class.UNCOVERED
     return kind

@@ -16,220 +16,69 @@ def _names(text: str) -> frozenset[str]:
 
 # ---- exact by our kernels, by the family of csrc/ that has them
 
-GEMM = frozenset(
-    {"mm", "bmm", "addmm", "baddbmm", "addmv", "mv", "dot", "vdot", "addr", "_addmm_activation"}
-    | {"addbmm", "_trilinear"}  # ATen's, from addmm_ and bmm alone
-)
-CONV = frozenset({"convolution", "_convolution", "convolution_backward"})
-POINTWISE = frozenset(
-    {
-        "_foreach_acos",
-        "_foreach_add",
-        "_foreach_addcdiv",
-        "_foreach_addcmul",
-        "_foreach_asin",
-        "_foreach_atan",
-        "_foreach_clamp_max",
-        "_foreach_clamp_min",
-        "_foreach_cos",
-        "_foreach_cosh",
-        "_foreach_div",
-        "_foreach_erf",
-        "_foreach_erfc",
-        "_foreach_exp",
-        "_foreach_expm1",
-        "_foreach_lerp",
-        "_foreach_log",
-        "_foreach_log10",
-        "_foreach_log1p",
-        "_foreach_log2",
-        "_foreach_maximum",
-        "_foreach_minimum",
-        "_foreach_mul",
-        "_foreach_pow",
-        "_foreach_rsqrt",
-        "_foreach_sigmoid",
-        "_foreach_sin",
-        "_foreach_sinh",
-        "_foreach_sqrt",
-        "_foreach_sub",
-        "_foreach_tan",
-        "_foreach_tanh",
-        "_fused_adagrad",
-        "_fused_adam",
-        "_fused_adamw",
-        "_fused_sgd",
-        "acos",
-        "acosh",
-        "add",
-        "addcdiv",
-        "addcmul",
-        "asin",
-        "asinh",
-        "atan",
-        "atan2",
-        "atanh",
-        "binary_cross_entropy",
-        "binary_cross_entropy_backward",
-        "celu",
-        "clamp",
-        "clamp_max",
-        "clamp_min",
-        "copysign",
-        "cos",
-        "cosh",
-        "div",
-        "elu",
-        "elu_backward",
-        "erf",
-        "erfc",
-        "erfinv",
-        "exp",
-        "exp2",
-        "expm1",
-        "floor_divide",
-        "fmax",
-        "fmin",
-        "fmod",
-        "gelu",
-        "gelu_backward",
-        "glu",
-        "glu_backward",
-        "hardshrink_backward",
-        "hardsigmoid",
-        "hardsigmoid_backward",
-        "hardswish",
-        "hardswish_backward",
-        "hardtanh",
-        "hardtanh_backward",
-        "huber_loss",
-        "huber_loss_backward",
-        "hypot",
-        "lerp",
-        "log",
-        "log10",
-        "log1p",
-        "log2",
-        "log_sigmoid_backward",
-        "log_sigmoid_forward",
-        "logaddexp",
-        "logaddexp2",
-        "logit",
-        "logit_backward",
-        "maximum",
-        "minimum",
-        "mish",
-        "mish_backward",
-        "mse_loss",
-        "mse_loss_backward",
-        "mul",
-        "pow",
-        "relu",
-        "relu6",
-        "remainder",
-        "rsqrt",
-        "rsub",
-        "selu",
-        "sigmoid",
-        "sigmoid_backward",
-        "silu",
-        "silu_backward",
-        "sin",
-        "sinc",
-        "sinh",
-        "smooth_l1_loss",
-        "smooth_l1_loss_backward",
-        "softplus",
-        "softplus_backward",
-        "softshrink",
-        "softshrink_backward",
-        "special_entr",
-        "special_xlog1py",
-        "sqrt",
-        "square",
-        "sub",
-        "tan",
-        "tanh",
-        "tanh_backward",
-        "xlogy",
-    }
-)
-REDUCE = frozenset(
-    {
-        *("sum", "nansum", "mean", "prod", "amax", "amin", "max", "min", "aminmax", "_aminmax", "logsumexp", "trace"),
-        *("var", "std", "var_mean", "std_mean", "linalg_vector_norm", "norm", "_foreach_norm", "dist", "renorm"),
-        *("cumsum", "cumprod", "_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data"),
-        *("native_layer_norm", "native_layer_norm_backward", "native_group_norm", "native_group_norm_backward"),
-        *("native_batch_norm", "native_batch_norm_backward", "_native_batch_norm_legit", "batch_norm_backward"),
-        *("_native_batch_norm_legit_no_training", "_batch_norm_with_update", "_batch_norm_with_update_functional"),
-        *("_batch_norm_no_update", "_weight_norm_interface", "_weight_norm_interface_backward"),
-        *("_safe_softmax", "nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward", "nll_loss2d_backward"),
-    }
-)
-RANDOM = frozenset(
-    {
-        *(
-            "bernoulli",
-            "cauchy",
-            "exponential",
-            "geometric",
-            "log_normal",
-            "multinomial",
-            "normal",
-            "random",
-            "uniform",
-        ),
-        *("native_dropout", "native_dropout_backward", "normal_functional", "randperm"),
-        *("rand", "rand_like", "randint", "randint_like", "randn", "randn_like"),
-    }
-)
-WAYS = ("", "_backward")
-
-SCATTER = frozenset(
-    {
-        *("embedding", "embedding_backward", "embedding_dense_backward", "index_select", "index_select_backward"),
-        *(
-            "gather",
-            "gather_backward",
-            "index",
-            "index_add",
-            "index_copy",
-            "index_put",
-            "_index_put_impl",
-            "put",
-            "take",
-        ),
-        *("scatter", "scatter_add", "scatter_reduce"),
-        *("max_pool1d", "max_pool2d", "max_pool3d", "max_pool1d_with_indices", "max_pool2d_with_indices"),
-        *("max_pool2d_with_indices_backward", "max_pool3d_with_indices", "max_pool3d_with_indices_backward"),
-        *("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool2d_backward"),
-        *("adaptive_max_pool3d", "adaptive_max_pool3d_backward"),
-        *("avg_pool1d", "avg_pool2d", "avg_pool2d_backward", "avg_pool3d", "avg_pool3d_backward"),
-        *("adaptive_avg_pool1d", "adaptive_avg_pool2d", "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward"),
-        *("adaptive_avg_pool3d", "_adaptive_avg_pool3d", "_adaptive_avg_pool3d_backward"),
-        *(
-            f"{kind}{d}d{way}"
-            for kind in ("upsample_nearest", "_upsample_nearest_exact")
-            for d in "123"
-            for way in WAYS
-        ),
-        *(f"upsample_{kind}{way}" for kind in ("linear1d", "bilinear2d", "trilinear3d") for way in WAYS),
-        *(f"{kind}_pad{d}d{way}" for kind in ("reflection", "replication") for d in "123" for way in WAYS),
-        *("im2col", "col2im", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "native_channel_shuffle"),
-    }
-)
+# addbmm is made of our addmm_ and bmm alone
+GEMM = _names("""
+    _addmm_activation addbmm addmm addmv addr baddbmm bmm dot mm mv vdot
+""")
+CONV = _names("""
+    _convolution convolution convolution_backward
+""")
+POINTWISE = _names("""
+    _fused_adagrad _fused_adam _fused_adamw _fused_sgd acos acosh add addcdiv addcmul asin asinh atan atan2 atanh
+    binary_cross_entropy binary_cross_entropy_backward clamp clamp_max clamp_min copysign cos cosh elu elu_backward
+    erf erfc erfinv exp exp2 expm1 floor_divide fmax fmin fmod gelu gelu_backward glu glu_backward
+    hardshrink_backward hardsigmoid hardsigmoid_backward hardswish hardswish_backward hardtanh hardtanh_backward
+    huber_loss huber_loss_backward hypot lerp log log10 log1p log2 log_sigmoid_backward log_sigmoid_forward
+    logaddexp logaddexp2 logit logit_backward maximum minimum mish mish_backward mse_loss mse_loss_backward pow relu
+    relu6 remainder rsqrt rsub selu sigmoid sigmoid_backward silu silu_backward sin sinc sinh smooth_l1_loss
+    smooth_l1_loss_backward softplus softplus_backward softshrink softshrink_backward special_entr special_xlog1py
+    sqrt square sub tan tanh tanh_backward xlogy
+""")
+REDUCE = _names("""
+    _aminmax _batch_norm_no_update _batch_norm_with_update _batch_norm_with_update_functional _foreach_norm
+    _log_softmax _log_softmax_backward_data _native_batch_norm_legit _native_batch_norm_legit_no_training _softmax
+    _softmax_backward_data _weight_norm_interface _weight_norm_interface_backward amax amin aminmax
+    batch_norm_backward cumprod cumsum linalg_vector_norm max mean min nansum native_batch_norm
+    native_batch_norm_backward native_group_norm native_group_norm_backward native_layer_norm
+    native_layer_norm_backward nll_loss2d_backward nll_loss2d_forward nll_loss_backward nll_loss_forward norm prod
+    renorm std std_mean sum trace var var_mean
+""")
+RANDOM = _names("""
+    bernoulli cauchy exponential geometric log_normal multinomial native_dropout native_dropout_backward normal
+    random randperm uniform
+""")
+SCATTER = _names("""
+    _adaptive_avg_pool2d _adaptive_avg_pool2d_backward _adaptive_avg_pool3d _adaptive_avg_pool3d_backward
+    _index_put_impl _upsample_nearest_exact1d _upsample_nearest_exact1d_backward _upsample_nearest_exact2d
+    _upsample_nearest_exact2d_backward _upsample_nearest_exact3d _upsample_nearest_exact3d_backward
+    adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool2d_backward
+    adaptive_max_pool3d adaptive_max_pool3d_backward avg_pool2d avg_pool2d_backward avg_pool3d avg_pool3d_backward
+    col2im embedding_backward embedding_dense_backward gather_backward index_add index_select_backward max_pool1d
+    max_pool1d_with_indices max_pool2d max_pool2d_with_indices max_pool2d_with_indices_backward max_pool3d
+    max_pool3d_with_indices max_pool3d_with_indices_backward put reflection_pad1d_backward reflection_pad2d_backward
+    reflection_pad3d_backward replication_pad1d_backward replication_pad2d_backward replication_pad3d_backward
+    scatter scatter_add scatter_reduce upsample_bilinear2d upsample_bilinear2d_backward upsample_linear1d
+    upsample_linear1d_backward upsample_nearest1d upsample_nearest1d_backward upsample_nearest2d
+    upsample_nearest2d_backward upsample_nearest3d upsample_nearest3d_backward upsample_trilinear3d
+    upsample_trilinear3d_backward
+""")
 
 DATA = _names("arange linspace grid_sampler_2d")
 
 OURS = GEMM | CONV | POINTWISE | REDUCE | RANDOM | SCATTER | DATA
+
+DOUBLES = _names("""
+    add sub rsub sum mean amax amin aminmax sqrt uniform exponential bernoulli multinomial random arange linspace
+""")
+"""Those of ours that take float64 too; with a factor (`alpha`) `add` and `sub` do not."""
 
 # ---- exact by IEEE-754: each result is one correctly rounded operation, whatever kernel computes it. Not `sqrt`, which
 # PyTorch gives to MKL, nor what shows the sign of a NaN, which is not specified: `copysign`, `signbit`.
 
 IEEE = _names("""
     mul div reciprocal neg abs ceil floor trunc round frac frexp sign sgn nextafter threshold threshold_backward
-    leaky_relu leaky_relu_backward hardtanh_backward hardshrink hardshrink_backward softshrink softshrink_backward
-    _prelu_kernel _prelu_kernel_backward _amp_foreach_non_finite_check_and_unscale _amp_update_scale
+    leaky_relu leaky_relu_backward hardshrink _prelu_kernel _prelu_kernel_backward
+    _amp_foreach_non_finite_check_and_unscale _amp_update_scale
 """)
 
 # ---- nothing is computed, or no order can be seen: views, copies, comparisons, integers
@@ -251,7 +100,7 @@ COPIES = frozenset(f"{view}_copy" for view in VIEWS) | _names("""
 
 SELECTIONS = _names("""
     index _unsafe_index index_select index_fill index_copy gather take where masked_select masked_fill masked_scatter
-    masked_scatter_backward scatter nonzero nonzero_static argmax argmin cummax cummin _cummax_helper _cummin_helper
+    masked_scatter_backward nonzero nonzero_static argmax argmin cummax cummin _cummax_helper _cummin_helper
     sort topk searchsorted bucketize
 """)
 
@@ -279,7 +128,7 @@ INSENSITIVE = VIEWS | COPIES | SELECTIONS | FACTORIES | COMPARISONS | QUESTIONS
 # ---- exact for integers and bool, whose arithmetic has no order, and refused for others: see `integers_only`
 
 INTEGERS = _names("""
-    bincount floor_divide fmod remainder _unique _unique2 unique_consecutive unique_dim unique_dim_consecutive
+    bincount _unique _unique2 unique_consecutive unique_dim unique_dim_consecutive
 """)
 
 # ---- made of other operators, which are judged one by one: their kernels only call PyTorch's dispatcher

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from easyscale.errors import DeviceError, InexactError
-from easyscale.pipeline.numerics import library, strict
+from easyscale.pipeline.numerics import coverage, library, strict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,6 +28,27 @@ def test_what_is_covered_runs_in_every_variant(exact: None) -> None:
     assert (x * 2).tolist() == x.mul_(2).tolist() == torch.mul(torch.ones(3, 4), 2, out=torch.empty(3, 4)).tolist()
     assert (x @ x.t()).tolist() == [[16.0] * 3] * 3
     assert x.view(12)[3:].clone().flip(0).tolist() == [2.0] * 9
+
+
+OF_DOUBLES = {
+    "add": lambda x: x + x,
+    "sub": lambda x: x - x,
+    "rsub": lambda x: 1 - x,
+    "random": lambda x: x.random_(5),
+    "exponential": lambda x: x.exponential_(),
+    "uniform": lambda x: x.uniform_(),
+    "bernoulli": lambda x: x.bernoulli_(0.5),
+    "multinomial": lambda x: torch.multinomial(x, 2),
+    "arange": lambda x: torch.arange(3, dtype=x.dtype),
+    "linspace": lambda x: torch.linspace(0, 1, 3, dtype=x.dtype),
+    **{name: lambda x, name=name: getattr(x, name)() for name in ("sum", "mean", "amax", "amin", "aminmax", "sqrt")},
+}
+
+
+def test_what_a_scan_says_of_float64_is_so(exact: None) -> None:
+    assert OF_DOUBLES.keys() == coverage.DOUBLES
+    for run in OF_DOUBLES.values():
+        run(torch.ones(3, 4, dtype=torch.float64))
 
 
 def ones() -> torch.Tensor:
