@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 from easyscale.pipeline.numerics import library
-from numerics import conv_reference, reference
-from numerics.conv_reference import simple
+from numerics import reference, reference_conv
+from numerics.reference_conv import simple
 from torch.nn import functional
 
 CASES = {
@@ -57,7 +57,7 @@ def random_case(seed):
     low = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
     size = tuple(int(x + draw.integers(0, 40 // dims**2)) for x in low)
     transposed = bool(draw.random() < 0.3)
-    return conv_reference.Case(
+    return reference_conv.Case(
         int(draw.integers(1, 4)),
         int(draw.integers(1, 6)),
         int(draw.integers(1, 20)),
@@ -107,7 +107,7 @@ def expected(name, kind=""):
     if kind:
         inputs = [hostile(t, 2 * i + (kind == "tiny")) for i, t in enumerate(inputs)]
     x, w, b, dy = (t.numpy() for t in inputs)
-    return inputs, (conv_reference.forward(case, x, w, b), *conv_reference.backward(case, dy, x, w))
+    return inputs, (reference_conv.forward(case, x, w, b), *reference_conv.backward(case, dy, x, w))
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -7,8 +7,9 @@ import pytest
 import torch
 import torch.nn.functional as nn
 from easyscale.pipeline.numerics import library
-from numerics import reference
+from numerics import reference, stock
 from numerics import reference_functions as specified
+from numerics.isas import ISAS
 from numerics.reference import fma
 from numerics.test_functions import words
 
@@ -192,11 +193,7 @@ def test_values_and_gradients_are_no_less_exact_than_stock(name, ordinary):
 def test_values_and_gradients_are_the_same_for_all_instruction_sets_threads_and_places(name, dtype, ordinary):
     x = ordinary[:, :80].to(dtype)
     found = []
-    for isa in ("baseline", "avx2", "avx512"):
-        try:
-            library.load().use_isa(isa)
-        except RuntimeError:
-            continue
+    for isa in ISAS:
         with library.exact(isa):
             found.append(outputs(SMOOTH[name], x))
             found.append([tensor.t().contiguous().t() for tensor in outputs(SMOOTH[name], x.t().contiguous().t())])
@@ -253,3 +250,41 @@ def test_results_larger_than_a_cache_have_the_bits_of_small_ones(isa, threads, s
     assert reference.same(y.numpy(), fma(np.float32(0.3), x.flip(0).numpy(), x.numpy()))
     z = x.clone()
     assert reference.same(z.add_(x.flip(0), alpha=0.3).numpy(), y.numpy())
+
+
+def test_remainders_and_rounded_quotients_are_exact(isa):
+    random = np.random.default_rng(5)
+    words = random.integers(0, 2**32, (2, 3000), np.uint64).astype(np.uint32).view(np.float32)
+    near = random.normal(0, 100, (2, 3000)).astype(np.float32)
+    special = np.array([0, -0.0, 1, -1, 3, -3, 0.1, np.inf, -np.inf, np.nan, 2**-149, 3e38], np.float32)
+    x, y = np.concatenate([words, near, np.stack([values.ravel() for values in np.meshgrid(special, special)])], 1)
+    a, b = torch.from_numpy(x), torch.from_numpy(y)
+    with np.errstate(all="ignore"):
+        assert reference.same(torch.fmod(a, b).numpy(), np.fmod(x, y))
+        rest = np.fmod(x, y)
+        moved = np.where((rest != 0) & ((y < 0) != (rest < 0)), rest + y, rest)
+        assert reference.same(torch.remainder(a, b).numpy(), moved)
+        assert reference.same(torch.div(a, b, rounding_mode="trunc").numpy(), np.trunc(x / y))
+        floor = torch.div(a, b, rounding_mode="floor").numpy()
+        exact = np.isfinite(x) & np.isfinite(y) & (y != 0) & (np.abs(x / y) < 2**20)
+        assert (floor[exact] == np.floor(x[exact].astype(np.float64) / y[exact].astype(np.float64))).mean() > 0.999
+        assert reference.same(floor[exact], np.floor_divide(x[exact], y[exact]))
+
+
+def test_shrinking_keeps_nan_and_takes_gradients_outside(isa):
+    nan = float("nan")
+    x = torch.tensor([nan, -1, -0.5, 0, 0.5, 1])
+    grad = torch.arange(1.0, 7)
+    assert reference.same(torch.nn.functional.softshrink(x).numpy(), np.array([nan, -0.5, 0, 0, 0, 0.5], np.float32))
+    expected = np.array([1, 2, 0, 0, 0, 6], np.float32)
+    assert reference.same(torch.ops.aten.softshrink_backward(grad, x, 0.5).numpy(), expected)
+    assert reference.same(torch.ops.aten.hardshrink_backward(grad, x, 0.5).numpy(), expected)
+    inside = np.array([1, 0, 0, 4, 0, 0], np.float32)
+    assert reference.same(torch.ops.aten.hardtanh_backward(grad, x, -0.5, 0.5).numpy(), inside)
+
+
+def test_a_remainder_does_not_depend_on_the_place_of_an_element(exact):
+    """PyTorch's is another beside others than alone."""
+    x, y = stock.values(1500, torch.float32), stock.values(1500, torch.float32).roll(701)
+    alone = torch.cat([torch.remainder(x[i : i + 1], y[i : i + 1]) for i in range(len(x))])
+    assert reference.same(torch.remainder(x, y).numpy(), alone.numpy())
