@@ -1,7 +1,8 @@
 """Where in the user's code something happens: the innermost line that is theirs, and the module of the model.
 
 Theirs is what lies neither in PyTorch, nor in us, nor in an installed package. If all of it is installed (a model from
-a library), the innermost line outside of PyTorch and us counts, or the optimizer.
+a library), the innermost line outside of PyTorch and us counts, or the optimizer. The backward pass has no lines of its
+own: what happens there is told with the place of the forward operator that it is the derivative of.
 """
 
 from __future__ import annotations
@@ -38,17 +39,27 @@ class Place(NamedTuple):
 
 
 class Places:
-    """Finds places.
+    """Finds places, and remembers where autograd's nodes were made.
 
     Args:
         model: whose modules are named; None while there is none.
+        only: a folder, if only lines in it are the user's.
     """
 
-    def __init__(self, model: nn.Module | None = None) -> None:
-        self._names = {id(module): name for name, module in model.named_modules()} if model is not None else {}
+    def __init__(self, model: nn.Module | None = None, only: Path | None = None) -> None:
+        self._names: dict[int, str] = {}
+        if model is not None:
+            self.knows(model)
         self._kinds: dict[CodeType, int] = {}
+        self._only = only is not None
         script = getattr(sys.modules.get(MODULE_NAME), "__file__", None)
-        self._folder = f"{Path(script).parent}/" if script else "\0"
+        folder = only.resolve() if only else Path(script).parent if script else None
+        self._folder = f"{folder}/" if folder else "\0"
+        self._origins: dict[int, Place] = {}  # autograd's number of a node -> where it was made
+
+    def knows(self, model: nn.Module) -> None:
+        """The model has been built."""
+        self._names = {id(module): name for name, module in model.named_modules()}
 
     def of(self, frames: Iterable[tuple[FrameType, int]]) -> Place:
         """The place of a stack, innermost frame first, with the lines at which they are."""
@@ -68,12 +79,29 @@ class Places:
                 line = self._text(code.co_filename, number)
             elif not installed and kind == 1:
                 installed = self._text(code.co_filename, number)
-        return Place(line or installed, module)
+        return Place(line or ("" if self._only else installed), module)
+
+    def origin(self, place: Place) -> tuple[bool, Place | None]:
+        """Where an operator that is called now comes from, in the backward pass.
+
+        Args:
+            place: where it is called; in the forward pass that is kept for the derivatives of what it makes.
+
+        Returns:
+            Whether this is the backward pass, and if so the place of what is derived there, as far as it is known.
+        """
+        node = torch._C._current_autograd_node()  # noqa: SLF001 - torch has no other way
+        if node is None:  # if the newest node was not there before, it is this operator's
+            self._origins.setdefault(torch._C._autograd._get_sequence_nr() - 1, place)  # noqa: SLF001
+            return False, None
+        return True, self._origins.get(node._sequence_nr())  # noqa: SLF001 - torch has no other way
 
     def _kind(self, file: str) -> int:
         """2: the user's; 1: an installed package's; 0: PyTorch's or ours."""
         if file.startswith((_TORCH, *_OURS)):
             return 0
+        if self._only:
+            return 2 if file.startswith(self._folder) else 0
         return 1 if file.startswith(_INSTALLED) and not file.startswith(self._folder) else 2
 
     def _text(self, file: str, number: int) -> str:

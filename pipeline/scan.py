@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from .job import Job
-    from .tracer import Tracer
+    from .operator_calls import OperatorCalls
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +71,7 @@ def scan(job: Job, script: Path) -> list[Row]:
     from .engine import Engine, build
     from .loader import Loader
     from .numerics import library
-    from .tracer import Tracer
+    from .operator_calls import OperatorCalls
 
     determinism.configure(job.settings.threads)
     library.settle()
@@ -81,16 +81,16 @@ def scan(job: Job, script: Path) -> list[Row]:
         Engine._apply.__code__: "update",  # noqa: SLF001
         Engine.evaluate.__code__: "evaluate",
     }
-    tracer = Tracer(parts=parts)
+    traced = OperatorCalls(parts=parts)
     try:
-        tracer.part = "build"
-        with tracer:
+        traced.part = "build"
+        with traced:
             training = build(job.build, job.settings)
-        tracer.knows(training.model)
+        traced.knows(training.model)
         spec = job.spec(script="", code="", data="", samples=check_dataset(training.dataset))
         one = {"ests": 1, "loaders": 0, "min_workers": 1, "max_workers": 1, "numerics": "native"}
-        tracer.part = "engine"
-        with tracer:
+        traced.part = "engine"
+        with traced:
             engine = Engine(training, msgspec.structs.replace(spec, **one))
             engine.run_local()
             engine.evaluate()
@@ -99,16 +99,16 @@ def scan(job: Job, script: Path) -> list[Row]:
         raise
     except (Exception, SystemExit) as error:
         raise explained(error, script, f"cannot run job {job.name!r}") from error
-    return _rows(tracer)
+    return _rows(traced)
 
 
-def _rows(tracer: Tracer) -> list[Row]:
+def _rows(traced: OperatorCalls) -> list[Row]:
     """One for each operator, class and part, uncovered ones last."""
     from .numerics.coverage import Class
 
     calls: defaultdict[tuple[str, Class, str], int] = defaultdict(int)
     places: defaultdict[tuple[str, Class, str], dict[str, None]] = defaultdict(dict)
-    for call, count in tracer.calls.items():
+    for call, count in traced.calls.items():
         key = call.operator, call.kind, call.part
         calls[key] += count
         places[key] |= {str(call.place): None} if str(call.place) else {}

@@ -8,7 +8,6 @@ samples computes is not in a trace, only the batches that came of it.
 from __future__ import annotations
 
 import hashlib
-import sys
 import zlib
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +21,11 @@ from ..storage.digest import has_nonfinite, tensor_digest
 from .bisection import first_unlike
 from .engine import Engine
 from .loader import Loader
+from .places import Place, Places, stack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-    from types import FrameType
 
     from torch import Tensor, nn
 
@@ -164,65 +163,54 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, folder: Path, model: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.operators: list[Operator] = []
-        self._folder = str(folder.resolve()) + "/"
-        self._modules = {id(module): name for name, module in model.named_modules()}
+        self._places = Places(model, folder)
         self._part = ""
-        self._origins: dict[int, tuple[str, str]] = {}  # autograd's number of a node -> where it was made
 
     def batch(self, batch: Any) -> None:
         """A batch has come in."""
         self._where()  # keeps the part
         with _disable_current_modes():  # hashing it is no part of the step
-            self._record(BATCH, [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)], "", "")
+            self._record(BATCH, [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)], Place())
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call an operator and record it; called by torch for each."""
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
-        left_out, place, module = self._where()
-        if left_out or func.namespace != "aten":
+        place = self._where()
+        if place is None or func.namespace != "aten":
             return out
-        node = torch._C._current_autograd_node()  # noqa: SLF001 - torch has no other way
-        if node is None:  # if the newest node was not there before, it is this operator's
-            self._origins.setdefault(torch._C._autograd._get_sequence_nr() - 1, (place, module))  # noqa: SLF001
-        elif not place:
-            place, module = self._origins.get(node._sequence_nr(), ("", ""))  # noqa: SLF001 - torch has no other way
+        backward, origin = self._places.origin(place)
+        if backward and not place.line:
+            place = origin or Place()
         results = _results(func, args, kwargs, out)
         if results is not None:
-            self._record(str(func), results, place, module)
+            self._record(str(func), results, place)
         return out
 
-    def _record(self, name: str, results: list[Any], place: str, module: str) -> None:
+    def _record(self, name: str, results: list[Any], place: Place) -> None:
         output = ", ".join(_shape(result) for result in results[:4]) + (", ..." if len(results) > 4 else "")
         written = not any(name.startswith(f"aten.{memory}") for memory in _MEMORY)
         digests = [_digest(result) for result in results] if written else []
         digest = digests[0] if len(digests) == 1 else _text_digest(" ".join(digests))
-        self.operators.append(Operator(name, self._part, output, digest[:HASHED], place, module))
+        self.operators.append(Operator(name, self._part, output, digest[:HASHED], place.line, place.module))
 
-    def _where(self) -> tuple[bool, str, str]:
-        """Whether it is to be left out, the place in the user's code, and the module; keeps the part.
+    def _where(self) -> Place | None:
+        """The place in the user's code, or None if it is to be left out; keeps the part.
 
         On a GPU the backward pass has a thread without frames: then the part stays what it was.
         """
-        place, module, found = "", "", False
-        frame: FrameType | None = sys._getframe(2)  # noqa: SLF001
-        while frame is not None:
-            code = frame.f_code
-            if code in _LOOKING:
-                return True, "", ""
-            if code is _COMPUTING:
+        frames = []
+        for frame, line in stack(2):
+            if frame.f_code in _LOOKING:
+                return None
+            if frame.f_code is _COMPUTING:
                 self._part = f"EST {frame.f_locals.get('est', 0)}"
                 break
-            if code is _APPLYING:
+            if frame.f_code is _APPLYING:
                 self._part = UPDATE
                 break
-            if not place and code.co_filename.startswith(self._folder):
-                place = f"{code.co_filename.removeprefix(self._folder)}:{frame.f_lineno}"
-            if not found and code.co_name == "_call_impl":
-                found = True
-                module = self._modules.get(id(frame.f_locals.get("self")), "")
-            frame = frame.f_back
-        return False, place, module
+            frames.append((frame, line))
+        return self._places.of(frames)
 
 
 def watched(step: Callable[[Any, Any], Any], recorder: Callable[[], Recorder | None]) -> Callable[[Any, Any], Any]:

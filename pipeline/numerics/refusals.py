@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ...errors import InexactError
+from ..operator_calls import OperatorCalls
 from ..places import Place, Places, frames_of
-from ..tracer import Tracer
 from .library import REFUSED
 
 if TYPE_CHECKING:
@@ -59,10 +59,10 @@ def refusal(error: BaseException) -> str | None:
 
 
 def _traced(again: Callable[[], object], model: nn.Module | None) -> Place:
-    tracer = Tracer(model)
+    calls = OperatorCalls(model)
     try:
-        with tracer:
+        with calls:
             again()
     except RuntimeError:
-        return tracer.last
+        return calls.last
     return Place()

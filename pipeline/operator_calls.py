@@ -1,7 +1,6 @@
 """Which operators a piece of the job calls, and where in the user's code each comes from.
 
-The backward pass has no lines of its own: an operator there is told with the place of the forward operator that it is
-the derivative of. What an operator that is made of others consists of is looked into, since its parts are judged.
+What an operator that is made of others consists of is looked into, since its parts are judged.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class Call(NamedTuple):
     place: Place
 
 
-class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class OperatorCalls(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes the operators that are called while it is entered.
 
     Args:
@@ -60,12 +59,11 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.last = Place()
         self._parts = parts or {}
         self._places = Places(model)
-        self._origins: dict[int, Place] = {}  # autograd's number of a node -> where it was made
         self._inside: list[tuple[Place, str]] = []
 
     def knows(self, model: nn.Module) -> None:
         """The model has been built."""
-        self._places = Places(model)
+        self._places.knows(model)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call an operator and note it; called by torch for each."""
@@ -90,12 +88,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         frames = list(stack(2))
         place = self._places.of(frames)
         part = next((self._parts[frame.f_code] for frame, _ in frames if frame.f_code in self._parts), self.part)
-        node = torch._C._current_autograd_node()  # noqa: SLF001 - torch has no other way
-        if node is None:  # if the newest node was not there before, it is this operator's
-            self._origins.setdefault(torch._C._autograd._get_sequence_nr() - 1, place)  # noqa: SLF001
-            return place, part
-        origin = self._origins.get(node._sequence_nr())  # noqa: SLF001 - torch has no other way
-        return origin or place, BACKWARD
+        backward, origin = self._places.origin(place)
+        return (origin or place, BACKWARD) if backward else (place, part)
 
 
 @cache
