@@ -74,7 +74,9 @@ def lose_calls(part: float) -> None:
 
 
 class Flips:
-    """One bit is flipped in a replica, as soon as it shares its job with others and has got far enough.
+    """One bit is flipped in a replica, once it has shared a step of its job with others and has got far enough.
+
+    In its first step with others it has only just been given its state: nobody could tell whose memory was bad.
 
     Gradients are flipped in the last bias, where none is zero: a zero with a flipped bit may be too small to count.
 
@@ -88,6 +90,7 @@ class Flips:
 
     def __init__(self, engine: Any, what: str) -> None:
         self.engine, self.what, self.done, self.due, self.watch = engine, what, False, False, None
+        self.shared = False
         self.compute, self.run, self.scatter = engine.compute, engine._run, engine._layout.scatter
         engine.compute, engine._run, engine._layout.scatter = self.on_compute, self.on_run, self.on_scatter
 
@@ -99,7 +102,8 @@ class Flips:
 
     def on_compute(self, ests: range, watch: int | None = None) -> Any:
         step, state = self.engine.step, self.engine.state()
-        self.due = not self.done and step >= self.STEP and len(ests) < self.engine._spec.ests
+        self.due = not self.done and self.shared and step >= self.STEP and len(ests) < self.engine._spec.ests
+        self.shared = len(ests) < self.engine._spec.ests
         self.watch = watch
         if self.due and self.what == "parameter":
             self.flip(state["model"]["parameters"]["6.weight"])
