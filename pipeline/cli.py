@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-try:
-    import errno
-    import io
-    import sys
-    from typing import TYPE_CHECKING, Annotated, NoReturn
+import os
+import signal
 
-    import typer
+# Ctrl-C in the quarter of a second that imports take. Nothing can be lost yet but the KeyboardInterrupt itself: Python
+# ignores one that comes while an import calls back.
+_waits_for_ctrl_c = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+if _waits_for_ctrl_c:
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
 
-    from .. import __version__, logs
-    from ..errors import EasyScaleError, ScriptError
-    from . import cli_jobs, cli_numerics, cli_proof, cli_run, cli_services
-except KeyboardInterrupt:  # a quarter of a second in which Ctrl-C would show a traceback
-    raise SystemExit(130) from None
+import errno  # noqa: E402
+import io  # noqa: E402
+import sys  # noqa: E402
+from typing import TYPE_CHECKING, Annotated, NoReturn  # noqa: E402
+
+import typer  # noqa: E402
+
+from .. import __version__, logs  # noqa: E402
+from ..errors import EasyScaleError, ScriptError  # noqa: E402
+from . import cli_jobs, cli_numerics, cli_proof, cli_run, cli_services  # noqa: E402
+
+if _waits_for_ctrl_c:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

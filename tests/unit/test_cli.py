@@ -577,3 +577,30 @@ def test_a_doctor_that_finds_something_fatal_fails(desk: Desk, monkeypatch: pyte
     assert ran.code == 1
     assert "BAD  object store" in ran.out
     assert "ok   leases" in ran.out
+
+
+INTERRUPTED = """
+import os, signal, sys, weakref
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+class Thing:
+    pass
+
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "typer":
+            thing = Thing()
+            self.gone = weakref.ref(thing, lambda _: (os.kill(os.getpid(), signal.SIGINT), [None for _ in range(1000)]))
+            del thing
+
+sys.meta_path.insert(0, Finder())
+sys.argv[1:] = ["--version"]
+from easyscale.pipeline.cli import main
+main()
+"""
+
+
+def test_ctrl_c_is_not_lost_where_python_ignores_exceptions_while_it_imports() -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (130, "")
