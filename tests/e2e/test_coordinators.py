@@ -79,6 +79,8 @@ def test_a_job_that_says_running_though_everybody_was_lost_is_claimed_again(
     for name in ("w0", "w1"):
         cluster.worker(name, JOB_PACE="0.02")
     job = cluster.submit(SMALL)
+    with cluster.slowly():  # else one may still be joining, and be counted though it is in no list of workers
+        cluster.until(job, lambda now: len(now.workers) == 2)
     cluster.until_step(job, 15)
     cluster.kill_all()
     injected("SIGKILL of everything at once")
