@@ -13,6 +13,7 @@ import os
 import sys
 import traceback
 from collections import defaultdict
+from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
@@ -123,15 +124,24 @@ def _rows(traced: OperatorCalls) -> list[Row]:
     return sorted(rows, key=lambda row: order.index(row.kind))
 
 
-def scan_script(path: Path, job: str | None = None, overrides: Mapping[str, str] | None = None) -> list[Row]:
+def scan_script(
+    path: Path,
+    job: str | None = None,
+    overrides: Mapping[str, str] | None = None,
+    *,
+    fork_server: ForkServer | None = None,
+) -> list[Row]:
     """`scan` a script's job in a process of its own. What the script prints goes to standard error.
+
+    Args:
+        fork_server: where the process comes from; None: one for this purpose.
 
     Raises:
         UserError: what `scan` raised there; a ScriptError for a process that dies or hangs.
     """
     arguments = [f"--job={job}"] if job is not None else []
     arguments += [f"--set={key}={text}" for key, text in (overrides or {}).items()]
-    with TemporaryFile() as answer, ForkServer() as parent:
+    with TemporaryFile() as answer, nullcontext(fork_server) if fork_server else ForkServer() as parent:
         fds = answer.fileno(), STDERR
         code = inspect.run_in_child(parent, __spec__.name, [*arguments, "--", str(path)], fds, TIMEOUT, path)
         inspect.check_end(code, path)

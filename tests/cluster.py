@@ -25,7 +25,7 @@ import psutil
 import pytest
 from easyscale.coordinator import keys, views
 from easyscale.coordinator.kv import open_kv
-from easyscale.pipeline.forkserver_messages import EXTRA_FD
+from easyscale.errors import UnavailableError
 from easyscale.pipeline.inspect import inspect_script
 from easyscale.pipeline.numerics import build
 from easyscale.pipeline.submit import Handle, Result, place
@@ -55,8 +55,6 @@ SABOTAGE = Path(__file__).parent / "e2e" / "sabotage"
 MORTAL = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
 """Makes a process end with us. Not by `preexec_fn`: no Python may run between fork and exec beside gRPC's threads."""
 
-READ_LATE = ("JOB_", "SABOTAGE", "WATCHED")
-"""How variables begin that a forked process can still be given."""
 
 TTL = 2.0
 PATIENCE = 180.0
@@ -181,8 +179,9 @@ class Cluster:
         self.folder = folder
         self.kv_address = kv or file_address(folder / "kv.sqlite")
         self.store_address = store or file_address(folder / "store")
-        self.alone = True
-        """Whether coordinators and workers are ordinary processes; else they are forked."""
+        self.alone = False
+        """Whether its commands are ordinary processes with fork servers of their own, which costs seconds; else they
+        are forked, and so are their children."""
         self._mark = secrets.token_hex(8)
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("EASYSCALE_", "JOB_"))}
         self._env = kept | {
@@ -229,7 +228,7 @@ class Cluster:
 
     def coordinator(self, **env: str) -> Process:
         """Start `easyscale coordinator`."""
-        return (self.start if self.alone else self._fork)("coordinator", name="coordinator", **env)
+        return self.start("coordinator", name="coordinator", **env)
 
     def impatient_coordinator(self, stale: float) -> Process:
         """Start a coordinator that takes a worker for gone after this many seconds without a sign of life."""
@@ -262,25 +261,27 @@ class Cluster:
 
         Args:
             options: more of its options. folder: its local folder; default: one of its own.
-            alone: it is an ordinary process and has a fork server of its own, which costs seconds; else it is forked,
-                and so are its runners. Default: the cluster's. It is also alone if a library would read its
-                environment too early.
-            env: more of its environment.
+            alone: see `start`. env: more of its environment.
         """
         local = folder or self.folder / "workers" / f"{name}-{len(self._started)}"
         arguments = ["worker", "--name", name, "--ttl", str(ttl), "--folder", str(local), *options]
-        alone = self.alone if alone is None else alone
-        if alone or not all(variable.startswith(READ_LATE) for variable in env):
-            return self.start(*arguments, name=name, **env)
-        return self._fork(*arguments, "--fork-server", str(EXTRA_FD), name=name, **env)
+        return self.start(*arguments, name=name, alone=alone, **env)
 
     def run(self, script: Path, *options: str, workers: int = 1, **env: str) -> Process:
         """Start `easyscale run SCRIPT -o json`."""
         return self.start("run", str(script), "--workers", str(workers), "-o", "json", *options, name="run", **env)
 
-    def start(self, *arguments: str, name: str, **env: str) -> Process:
-        """Start an `easyscale` command in the background."""
-        return self.python("-P", "-m", "easyscale.pipeline.cli", *arguments, name=name, **env)
+    def start(self, *arguments: str, name: str, alone: bool | None = None, **env: str) -> Process:
+        """Start an `easyscale` command in the background.
+
+        Args:
+            alone: as an ordinary process. Default: the cluster's. It is also alone if a library would read its
+                environment too early.
+        """
+        alone = self.alone if alone is None else alone
+        if alone or not forked.can_be_given(env):
+            return self.python("-P", "-m", "easyscale.pipeline.cli", *arguments, name=name, **env)
+        return self._begin(arguments, name, env, self._family)
 
     def python(self, *arguments: str, name: str, **env: str) -> Process:
         """Start a Python process in the background."""
@@ -288,10 +289,6 @@ class Cluster:
             path = env.get("PYTHONPATH") or os.environ.get("PYTHONPATH")
             env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(SABOTAGE), path]))
         return self._begin(arguments, name, env)
-
-    def _fork(self, *arguments: str, name: str, **env: str) -> Process:
-        """Start an `easyscale` command in the background, forked."""
-        return self._begin(arguments, name, env, self._family)
 
     def _begin(self, command: Sequence[str], name: str, env: dict[str, str], family: Path | None = None) -> Process:
         elsewhere = self.folder / "elsewhere"  # nothing must depend on the current folder
@@ -343,9 +340,19 @@ class Cluster:
         place(self.kv, self.store, spec, bundle)
         return spec.name
 
+    def read(self, job: str) -> views.JobView | None:
+        """The job's records as they are now; on a machine in trouble a store may not answer at once."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return read_job(self.kv, job)
+            except UnavailableError:
+                if time.monotonic() > deadline:
+                    raise
+
     def view(self, job: str) -> views.JobView:
         """The job's records as they are now."""
-        found = read_job(self.kv, job)
+        found = self.read(job)
         assert found is not None
         return found
 
@@ -357,7 +364,7 @@ class Cluster:
         """Wait until the job is as described."""
         deadline = time.monotonic() + patience
         while True:
-            view = read_job(self.kv, job)
+            view = self.read(job)
             if view is not None and condition(summarize(view)):
                 return summarize(view)
             if time.monotonic() > deadline:

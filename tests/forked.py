@@ -14,6 +14,7 @@ import os
 import secrets
 import signal
 import sys
+import tempfile
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,9 +22,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import psutil
 from easyscale.pipeline.forkserver import ForkServer
+from easyscale.pipeline.forkserver_messages import EXTRA_FD, Spawn
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import IO
 
 MODULE = "easyscale.tests.forked"
@@ -31,6 +33,9 @@ MODULE = "easyscale.tests.forked"
 
 MARK = "EASYSCALE_TEST_FORKS"
 """In the environment that the fork server was started with, which is what the system shows of all its children."""
+
+READ_LATE = ("EASYSCALE_", "JOB_", "SABOTAGE", "WATCHED", "TMPDIR", "CXX", "GLOO_")
+"""How variables begin that are not read before a command's own first line."""
 
 OURS = secrets.token_hex(8)
 SABOTAGE = Path(__file__).parent / "e2e" / "sabotage" / "sitecustomize.py"
@@ -44,6 +49,7 @@ class Order(msgspec.Struct, frozen=True):
             one.
         family: a folder where each process leaves a file named by its id, which holds that of its parent.
         parent: that parent.
+        outermost: the test has asked for it: its own children come from where it came from.
     """
 
     module: str
@@ -52,6 +58,7 @@ class Order(msgspec.Struct, frozen=True):
     folder: str
     family: str
     parent: int
+    outermost: bool
 
 
 @cache
@@ -85,7 +92,7 @@ class Forked:
         stdout: IO[bytes],
         stderr: IO[bytes],
     ) -> None:
-        order = Order(module, tuple(arguments), dict(env), str(cwd), str(family), os.getpid())
+        order = Order(module, tuple(arguments), dict(env), str(cwd), str(family), os.getpid(), outermost=True)
         with shared().share() as connection:  # for its own children
             fds = stdout.fileno(), stderr.fileno(), connection.fileno()
             self._child = shared().child(MODULE, [msgspec.json.encode(order).decode()], *fds)
@@ -126,6 +133,11 @@ class Forked:
         return self._status
 
 
+def can_be_given(env: Iterable[str]) -> bool:
+    """Whether these variables come early enough in a forked process."""
+    return all(name.startswith(READ_LATE) for name in env)
+
+
 def children(family: Path, parent: int) -> list[psutil.Process]:
     """Living children of a forked process that were forked, too."""
     found = []
@@ -161,19 +173,25 @@ def main() -> None:
     os.environ.clear()
     os.environ.update(order.env, JOB_AGENT=str(order.parent))
     os.chdir(order.folder)
-    fork = ForkServer.child
+    sys.path.insert(0, str(Path(__file__).parent))
+    tempfile.tempdir = None
+    begin, fork = ForkServer.__init__, ForkServer.child
+
+    def connected(self: ForkServer, fd: int | None = None) -> None:
+        begin(self, os.dup(EXTRA_FD) if fd is None and order.outermost else fd)
 
     def child(self: ForkServer, module: str, arguments: Sequence[str], *fds: int) -> object:
-        mine = msgspec.structs.replace(order, module=module, arguments=tuple(arguments), parent=os.getpid())
+        what = module, tuple(arguments)
+        mine = Order(*what, order.env, order.folder, order.family, parent=os.getpid(), outermost=False)
         return fork(self, MODULE, [msgspec.json.encode(mine).decode()], *fds)
 
+    ForkServer.__init__ = connected  # type: ignore[method-assign]
     ForkServer.child = child  # type: ignore[method-assign, assignment]
     if "SABOTAGE" in order.env:
         spec = importlib.util.spec_from_file_location("sitecustomize", SABOTAGE)
         assert spec is not None
         assert spec.loader is not None
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
-    from easyscale.pipeline.forkserver_messages import Spawn
     from easyscale.pipeline.forkserver_process import become
 
-    become(Spawn(module=order.module, arguments=order.arguments))
+    raise SystemExit(become(Spawn(module=order.module, arguments=order.arguments)))

@@ -1,20 +1,24 @@
 """What we promise to be equal to: a plain PyTorch DDP script, written out below, with the same seeds.
 
-Run as a program, this file is one rank of that script.
+`main` is one rank of that script.
 """
 
 from __future__ import annotations
 
 import faulthandler
-import subprocess
+import os
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 import toys
 from easyscale.pipeline import determinism
 from easyscale.pipeline.randomness import seed_build, seed_sample, seed_step
+from forked import Forked
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 STEPS = 12
 SEED = 5
@@ -71,7 +75,9 @@ def train_with_ddp(name: str, rank: int, world: int) -> dict:
     }
 
 
-def main(rank: int, world: int, rendezvous: str, out: str) -> None:
+def main() -> None:
+    rank, world = int(sys.argv[1]), int(sys.argv[2])
+    rendezvous, out = sys.argv[3:]
     faulthandler.dump_traceback_later(TIMEOUT - 10, exit=True)
     determinism.configure(1)
     torch.distributed.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=world)
@@ -84,18 +90,29 @@ def main(rank: int, world: int, rendezvous: str, out: str) -> None:
 
 def run_ddp(world: int, folder: Path) -> dict:
     places = [str(folder / "rendezvous"), str(folder / "out.pt")]
+    family = folder / "family"
+    family.mkdir()
     # Without GLOO_SOCKET_IFNAME gloo takes the interface that the host name resolves to.
-    environment = {"PYTHONPATH": str(Path(toys.__file__).parent), "GLOO_SOCKET_IFNAME": "lo"}
-    ranks = [
-        subprocess.Popen([sys.executable, __file__, str(rank), str(world), *places], env=environment)
-        for rank in range(world)
-    ]
-    try:
-        assert [rank.wait(timeout=TIMEOUT) for rank in ranks] == [0] * world
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
+    env = {"GLOO_SOCKET_IFNAME": "lo", "PATH": os.environ["PATH"]}
+    with (folder / "log").open("w+b") as log:
+        ranks = [
+            Forked(
+                "e2e.test_against_ddp",
+                [str(rank), str(world), *places],
+                env=env,
+                cwd=folder,
+                family=family,
+                stdout=log,
+                stderr=log,
+            )
+            for rank in range(world)
+        ]
+        try:
+            assert [rank.wait(timeout=TIMEOUT) for rank in ranks] == [0] * world, log.name
+        finally:
+            for rank in ranks:
+                rank.kill()
+                rank.wait()
     return torch.load(folder / "out.pt")
 
 
@@ -140,7 +157,3 @@ def test_four_ests_give_what_ddp_gives_within_rounding(tmp_path: Path) -> None:
         for kind in ("parameters", "buffers"):
             for key, value in theirs[kind].items():
                 torch.testing.assert_close(ours["model"][kind][key], value.detach(), rtol=1e-3, atol=1e-4)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])

@@ -92,7 +92,7 @@ def loaded(process: Process, library: str) -> bool:
 @pytest.mark.parametrize("command", ["run", "submit", "worker", "coordinator"])
 def test_while_the_command_starts(cluster: Cluster, scratch: Path, command: str) -> None:
     rest = [str(STAGES)] if command in ("run", "submit") else []
-    process = cluster.start(command, *rest, name=command, TMPDIR=str(scratch))
+    process = cluster.start(command, *rest, name=command, alone=True, TMPDIR=str(scratch))
     until(lambda: loaded(process, "msgspec"))  # one of the first of a few hundred imports
     ctrl_c(process)
     ended(cluster, process, scratch)

@@ -9,13 +9,14 @@ import platform
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 from cluster import JOBS, Cluster
-from once import once
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from cluster import Process
+    from reference import Reference
 
 SMALL = JOBS / "small.py"
 
@@ -35,19 +36,9 @@ X86 = {
     },
     "baseline": {"EASYSCALE_THREADS": "2", "EASYSCALE_ISA": "baseline"},
 }
-ARM = {"one": {"EASYSCALE_THREADS": "1"}, "two": {"EASYSCALE_THREADS": "2"}}
+ARM = {"plain": {"EASYSCALE_THREADS": "1"}, "two": {"EASYSCALE_THREADS": "2"}}
 DEVICES = X86 if platform.machine() == "x86_64" else ARM
 """One machine as several devices: the environments of their workers."""
-
-
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What an exact job comes to on each device alone, by `easyscale run`."""
-
-    def run() -> dict[str, str]:
-        return {name: digest_of(tmp_path_factory.mktemp(name), "exact", env) for name, env in DEVICES.items()}
-
-    return once(tmp_path_factory, "alone", run)
 
 
 def digest_of(folder: Path, numerics: str, env: dict[str, str]) -> str:
@@ -61,18 +52,17 @@ def start(cluster: Cluster, name: str, **more: str) -> Process:
     return cluster.worker(name, **DEVICES[name], **more)
 
 
-def test_an_exact_job_comes_to_one_state_on_every_device(alone: dict[str, str]) -> None:
-    assert len(set(alone.values())) == 1, alone
+@pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() == "DEFAULT", reason="there is no plainer device")
+def test_a_job_with_native_numerics_comes_to_another_state_on_another_device(
+    tmp_path: Path, reference: Reference
+) -> None:
+    assert digest_of(tmp_path, "native", DEVICES["plain"]) != reference.digest
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="only there stock kernels are known to differ")
-def test_the_same_job_with_native_numerics_comes_to_several(tmp_path: Path) -> None:
-    digests = {name: digest_of(tmp_path / name, "native", DEVICES[name]) for name in ("plain", "avx2")}
-    assert digests["plain"] != digests["avx2"]
-
-
-def test_devices_of_different_kind_train_one_exact_job_together(cluster: Cluster, alone: dict[str, str]) -> None:
-    cluster.alone = False
+def test_devices_of_different_kind_train_one_exact_job_together_to_the_state_of_one_alone(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    alone = digest_of(tmp_path / "alone", "exact", {})
     cluster.coordinator()
     job = cluster.submit(SMALL, numerics="exact", min_workers=len(DEVICES))
     for name in DEVICES:
@@ -80,7 +70,7 @@ def test_devices_of_different_kind_train_one_exact_job_together(cluster: Cluster
     members = cluster.until(job, lambda now: now.state == "running" or now.state == "done").workers
     assert len(members) == len(DEVICES)
     result = cluster.result(job)
-    assert {result.state_digest} == set(alone.values())
+    assert result.state_digest == alone
 
 
 REFUSED = """

@@ -34,6 +34,7 @@ def test_a_worker_goes_on_with_another_fork_server(cluster: Cluster, reference: 
 
 
 def test_a_run_goes_on_with_other_workers(cluster: Cluster, reference: Reference) -> None:
+    cluster.alone = True
     run = cluster.run(SMALL, workers=2, JOB_PACE="0.02")
     cluster.until_step("small", 12)
     kill_fork_server(run)

@@ -41,8 +41,8 @@ def test_a_step_that_hangs_is_ended_with_its_stacks_and_the_job_goes_on(
     cluster.coordinator()
     once = tmp_path / "hung"
     for name in ("w0", "w1"):
-        # importing torch has ten times as long: nothing has been learned then
-        cluster.worker(name, "--hang", "3", JOB_FAULT="hang:25", JOB_ONCE=str(once), JOB_PACE="0.01")
+        # ten times as long before anything has been learned
+        cluster.worker(name, "--hang", "8", JOB_FAULT="hang:25", JOB_ONCE=str(once), JOB_PACE="0.01")
     job = cluster.submit(SMALL)
     result = cluster.result(job)
     assert once.exists()

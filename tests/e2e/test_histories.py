@@ -77,7 +77,6 @@ class Company:
         self.losses = self.broken = 0
         self._injected, self._env = injected, {"JOB_PACE": PACE, **self.ledger.env, **env}
         self._joined = 0
-        cluster.alone = False
         cluster.coordinator()
         self.job = cluster.submit(watched(JOBS / "small.py", cluster.folder / "code"), audit_every=0, min_workers=1)
 

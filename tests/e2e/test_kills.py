@@ -7,7 +7,6 @@ import signal
 from typing import TYPE_CHECKING
 
 import psutil
-import pytest
 from cluster import JOBS
 from easyscale.pipeline.spec import Retries
 from reference import STEPS_PER_EPOCH
@@ -20,11 +19,6 @@ if TYPE_CHECKING:
     from reference import Reference
 
 SMALL = JOBS / "small.py"
-
-
-@pytest.fixture(autouse=True)
-def forked(cluster: Cluster) -> None:
-    cluster.alone = False
 
 
 def test_workers_killed_at_random_moments_are_replaced_while_the_others_go_on(

@@ -29,15 +29,16 @@ def until_exists(path: Path) -> None:
 def test_sigterm_for_all_processes_is_honoured_while_warming_up_training_evaluating_and_uploading(
     cluster: Cluster, tmp_path: Path, digest: str, stage: str
 ) -> None:
-    """As service managers send it: to agent, runner and loader processes alike."""
+    """As service managers send it: to agent, runner, loader processes and, in the middle of a step, a fork server."""
     sign = tmp_path / "sign"
     cluster.coordinator()
-    worker = cluster.worker("w0", alone=True, JOB_PAUSE=stage, JOB_SIGN=str(sign))
+    alone = stage == "step"
+    worker = cluster.worker("w0", alone=alone, JOB_PAUSE=stage, JOB_SIGN=str(sign))
     job = cluster.submit(STAGES, loaders=2)
     until_exists(sign)
     (runner,) = worker.children
     family = [runner, *runner.children(recursive=True), *psutil.Process(worker.pid).children()]
-    assert len(family) == (2 if stage == "build" else 4), "its runner, two loaders and a fork server of its own"
+    assert len(family) == (1 if stage == "build" else 3) + alone, "its runner, two loaders, a fork server of its own"
     for process in family:
         process.send_signal(signal.SIGTERM)
     worker.signal(signal.SIGTERM)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
+import forked
 import pytest
 from easyscale.errors import ScriptError
 from easyscale.pipeline.scan import Row, scan_script
+from user import User
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from user import Ran
 
 SCRIPT = """
 import torch
@@ -59,7 +61,7 @@ def line(text: str) -> int:
 
 def scanned(folder: Path, change: str) -> list[Row]:
     (folder / "train.py").write_text(SCRIPT.replace("CHANGE", change))
-    return scan_script(folder / "train.py")
+    return scan_script(folder / "train.py", fork_server=forked.shared())
 
 
 def one(rows: list[Row], operator: str, part: str) -> Row:
@@ -103,24 +105,25 @@ def test_an_operator_that_is_not_covered_is_told_with_its_line(
 def test_the_exit_code_says_whether_exact_numerics_can_run_it_and_mistakes_are_told_as_everywhere(
     tmp_path: Path,
 ) -> None:
-    def scan(text: str, *more: str) -> subprocess.CompletedProcess[str]:
-        (tmp_path / "train.py").write_text(text)
-        command = [sys.executable, "-P", "-m", "easyscale.pipeline.cli", "scan", "train.py", *more]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    user = User(tmp_path)
+
+    def scan(text: str, *more: str) -> Ran:
+        user.write(text)
+        return user.run("scan", "train.py", *more)
 
     bad = scan(SCRIPT.replace("CHANGE", "torch.fft.rfft(x).real"))
-    assert bad.returncode == 1
-    assert "do not cover: " in bad.stderr
-    assert "aten::_fft_r2c" in bad.stderr
-    assert f"train.py:{line('return CHANGE')}" in bad.stdout
+    assert bad.code == 1
+    assert "do not cover: " in bad.err
+    assert "aten::_fft_r2c" in bad.err
+    assert f"train.py:{line('return CHANGE')}" in bad.out
     told = scan(SCRIPT.replace("CHANGE", "torch.fft.rfft(x).real"), "-o", "json")
-    answer = json.loads(told.stdout)
+    answer = json.loads(told.out)
     assert not answer["covered"]
     assert {row["operator"] for row in answer["operators"] if not row["covered"]} >= {"aten::_fft_r2c"}
-    assert scan("x = 1").returncode == 2
+    assert scan("x = 1").code == 2
     raised = scan(SCRIPT.replace("CHANGE", "1 / 0"))
-    assert raised.returncode == 2
-    assert "ZeroDivisionError" in raised.stderr
+    assert raised.code == 2
+    assert "ZeroDivisionError" in raised.err
 
 
 def test_a_step_that_raises_is_told_as_the_users(tmp_path: Path) -> None:
