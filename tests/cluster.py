@@ -56,7 +56,7 @@ MORTAL = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
 """Makes a process end with us. Not by `preexec_fn`: no Python may run between fork and exec beside gRPC's threads."""
 
 
-TTL = 2.0
+TTL = 5.0
 PATIENCE = 180.0
 """Seconds for a condition to come true: only a bug, or a machine in deep trouble, uses them up."""
 

@@ -7,6 +7,9 @@ namespace es {
 namespace {
 
 bool has(Isa one) {
+#ifdef ES_WITH_CUDA
+  if (one == Isa::cuda) return true;  // the last in the list: nobody has it without asking
+#endif
 #if defined(__x86_64__)
   __builtin_cpu_init();
   bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
@@ -29,7 +32,7 @@ bool has(Isa one) {
 constexpr struct {
   const char* name;
   Isa isa;
-} kAll[] = {{"avx512", Isa::avx512}, {"avx2", Isa::avx2}, {"neon", Isa::neon}, {"baseline", Isa::baseline}};
+} kAll[] = {{"avx512", Isa::avx512}, {"avx2", Isa::avx2}, {"neon", Isa::neon}, {"baseline", Isa::baseline}, {"cuda", Isa::cuda}};
 
 Isa best() {
   for (auto& one : kAll)

@@ -13,7 +13,7 @@
 
 namespace es {
 
-enum class Isa { baseline, avx2, avx512, neon };
+enum class Isa { baseline, avx2, avx512, neon, cuda };
 
 // The one in use: the best that this processor has, or what `use_isa` was told.
 Isa isa();
@@ -25,18 +25,32 @@ const char* isa_name();
 
 }
 
+// The kernels of csrc/cuda are one more set, where they are linked in: for programs that have no tensors, and so no device
+// that a call is for. They are weak while not every family has them.
+#ifdef ES_WITH_CUDA
+#define ES_CUDA_TABLE(Table, name) __attribute__((weak)) const Table& ES_JOIN(name, _cuda)();
+#define ES_CUDA_CASE(name) \
+  case Isa::cuda:          \
+    return ES_JOIN(name, _cuda)();
+#else
+#define ES_CUDA_TABLE(Table, name)
+#define ES_CUDA_CASE(name)
+#endif
+
 #if defined(__x86_64__)
 #define ES_TABLE(Table, name)                \
   namespace es {                             \
   const Table& ES_JOIN(name, _baseline)();   \
   const Table& ES_JOIN(name, _avx2)();       \
   const Table& ES_JOIN(name, _avx512)();     \
+  ES_CUDA_TABLE(Table, name)                 \
   static inline const Table& name() {        \
     switch (isa()) {                         \
       case Isa::avx512:                      \
         return ES_JOIN(name, _avx512)();     \
       case Isa::avx2:                        \
         return ES_JOIN(name, _avx2)();       \
+        ES_CUDA_CASE(name)                   \
       default:                               \
         return ES_JOIN(name, _baseline)();   \
     }                                        \
@@ -46,7 +60,14 @@ const char* isa_name();
 #define ES_TABLE(Table, name)                                        \
   namespace es {                                                     \
   const Table& ES_JOIN(name, _neon)();                               \
-  static inline const Table& name() { return ES_JOIN(name, _neon)(); } \
+  ES_CUDA_TABLE(Table, name)                                         \
+  static inline const Table& name() {                                \
+    switch (isa()) {                                                 \
+      ES_CUDA_CASE(name)                                             \
+      default:                                                       \
+        return ES_JOIN(name, _neon)();                               \
+    }                                                                \
+  }                                                                  \
   }
 #endif
 

@@ -1,21 +1,30 @@
-// probe ISA: hashes of all families under one instruction set. Exit code 3: this processor lacks it.
+// probe ISA [FAMILY...]: hashes of all families, or of these, under one instruction set. Exit code 3: this processor lacks
+// it.
 #include "../cpu/isa.h"
 #include "probe.h"
 
 namespace es::probe {
 
-static std::vector<Family>& families() {
-  static std::vector<Family> all;
+struct Named {
+  std::string name;
+  Family family;
+};
+static std::vector<Named>& families() {
+  static std::vector<Named> all;
   return all;
 }
 
-Registered::Registered(Family family) { families().push_back(family); }
+Registered::Registered(const char* name, Family family) { families().push_back({name, family}); }
 
 }
 
 int main(int count, char** arguments) {
   if (!es::use_isa(count > 1 ? arguments[1] : "")) return 3;
   es::probe::Report report;
-  for (auto family : es::probe::families()) family(report);
+  for (auto& one : es::probe::families()) {
+    bool asked = count <= 2;
+    for (int i = 2; i < count; ++i) asked = asked || one.name == arguments[i];
+    if (asked) one.family(report);
+  }
   return 0;
 }

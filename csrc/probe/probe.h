@@ -86,13 +86,13 @@ inline void require_same(const std::string& name, const std::vector<float>& valu
 
 using Family = void (*)(Report&);
 struct Registered {
-  explicit Registered(Family family);
+  Registered(const char* name, Family family);
 };
 
 // ES_PROBE(gemm, report) { ... }
 #define ES_PROBE(name, report)                                       \
   static void probe_##name(es::probe::Report&);                      \
-  static es::probe::Registered registered_##name(&probe_##name);     \
+  static es::probe::Registered registered_##name(#name, &probe_##name); \
   static void probe_##name(es::probe::Report& report)
 
 }

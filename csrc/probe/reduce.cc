@@ -33,6 +33,10 @@ ES_PROBE(reduce, report) {
   reductions(report, "product", kernels.product, source, false);
   reductions(report, "maximum", kernels.maximum, source, true);
   reductions(report, "minimum", kernels.minimum, source, true);
+  reductions(report, "sum of numbers", kernels.sum_of_numbers, source, true);
+  reductions(report, "count", kernels.count_of_nonzeros, source, false);
+  reductions(report, "maximum magnitude", kernels.maximum_magnitude, source, true);
+  reductions(report, "minimum magnitude", kernels.minimum_magnitude, source, true);
   auto in = source.numbers(3 * 2100 * 5);
   std::vector<float> out(in.size());
   kernels.running_sum({in.data(), out.data(), 3, 2100, 5});

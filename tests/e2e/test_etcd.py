@@ -52,7 +52,7 @@ def test_a_lease_revoked_under_a_running_worker_is_noticed_before_its_commit_cou
 ) -> None:
     cluster, etcd = on
     cluster.coordinator()
-    agent = cluster.worker("w0", ttl=LONG_TTL, JOB_PACE="0.005")
+    agent = cluster.worker("w0", ttl=LONG_TTL, alone=True, JOB_PACE="0.005")
     job = cluster.submit(SMALL, commit_every=STEPS)
     cluster.until_step(job, 10)
     (worker,) = cluster.job(job).workers
@@ -85,7 +85,7 @@ def test_a_revoked_lease_whose_renewals_are_answered_ok_publishes_nothing(
 ) -> None:
     cluster, etcd = on
     cluster.coordinator()
-    liar = cluster.worker("liar", ttl=LONG_TTL, JOB_PACE="0.005", **sabotaged("lying-renewals"))
+    liar = cluster.worker("liar", ttl=LONG_TTL, alone=True, JOB_PACE="0.005", **sabotaged("lying-renewals"))
     job = cluster.submit(SMALL, commit_every=STEPS)
     cluster.until_step(job, 10)
     (worker,) = cluster.job(job).workers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 from typing import TYPE_CHECKING
@@ -23,9 +24,27 @@ def program(isas: build.Isas, compiler: str) -> Path:
     return build.linked("probe-{}", units, compiler, ["-static"])
 
 
-def hashes(command: list[str]) -> dict[str, str]:
+def with_cuda(flags: tuple[str, ...] = ()) -> Path:
+    """The probe of this processor with CUDA's kernels in it, compiled for the shim: as "instruction set" `cuda`.
+
+    Args:
+        flags: of the compiler, for CUDA's kernels and the linker.
+    """
+    cuda, mine = build.SOURCES / "cuda", (*build.MATH, "-O2", "-DES_WITH_CUDA")
+    units = [
+        build.Unit(unit.source, mine) if unit.source.name == "isa.cc" else unit
+        for unit in build.kernel_units(build.isas())
+    ]
+    units += [build.Unit(source, mine) for source in sorted((build.SOURCES / "probe").glob("*.cc"))]
+    fma = () if platform.machine() == "aarch64" else ("-mfma",)
+    shimmed = (*mine, "-DES_ISA=cuda", *fma, *flags, "-x", "c++")
+    units += [build.Unit(source, shimmed) for source in sorted(cuda.glob("*.c[cu]"))]
+    return build.linked("probe-cuda-{}", units, build.compiler(), flags)
+
+
+def hashes(command: list[str], **env: str) -> dict[str, str]:
     """What a probe prints: hashes by name."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **env})
     assert done.returncode == 0, done.stderr
     return dict(line.rsplit(" ", 1) for line in done.stdout.splitlines())
 

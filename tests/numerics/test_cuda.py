@@ -1,14 +1,83 @@
-"""The definitions in `csrc/exact` are CUDA too: nvcc compiles them as they are."""
+"""CUDA's kernels without a GPU: their source as C++, thread by thread, to the bits of the CPU's; what nvcc makes of it.
+
+Families that have none yet are not in FAMILIES.
+"""
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 from easyscale.pipeline.numerics import build
+from numerics import probe
 
 NVCC = shutil.which("nvcc")
+FAMILIES = ("gemm", "pointwise", "reduce")
+
+CUTS = {
+    "as usual": {},
+    "large tiles, one block at a time": {"ES_TILE": "1", "ES_BLOCKS": "1"},
+    "a segment for each chunk": {"ES_TILE": "2", "ES_SEGMENT": "1"},
+    "small tiles, few blocks, backwards": {"ES_TILE": "3", "ES_SEGMENT": "2", "ES_BLOCKS": "3", "ES_SHIM_ORDER": "1"},
+}
+"""How the work is cut, and in which order threads and blocks run."""
+
+DENIED = re.compile(r"\b(MUFU\.(?!RCP|RSQ)|[A-Z]*MMA\b|RED\b|ATOM|F(FMA|ADD|MUL)\.FTZ|F2F)[A-Z0-9.]*")
+"""Approximations, tensor cores, atomics, flushes to zero. Divisions begin with MUFU.RCP, roots with MUFU.RSQ."""
+
+
+@pytest.fixture(scope="module")
+def best():
+    return probe.hashes([str(probe.program(build.isas(), build.compiler())), "", *FAMILIES])
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_the_kernels_of_cuda_give_the_bits_of_the_cpu_however_the_work_is_cut(best, cut):
+    assert len(best) > 700
+    assert probe.hashes([str(probe.with_cuda()), "cuda", *FAMILIES], **CUTS[cut]) == best
+
+
+def test_the_kernels_of_cuda_stay_within_their_memory_and_within_what_c_defines(best):
+    flags = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    found = probe.hashes([str(probe.with_cuda(flags)), "cuda", *FAMILIES], ES_TILE="2", ASAN_OPTIONS="detect_leaks=0")
+    assert found == best
+
+
+WRONG = """
+#include "device.h"
+ES_KERNEL void wrong_kernel(int* out, int what) {
+  ES_SHARED(int, all, 64);
+  if (what == 1 && threadIdx.x == 5) return;
+  if (what == 2) all[threadIdx.x + 1] = 0;
+  __syncthreads();
+  out[threadIdx.x] = all[63];
+}
+int main(int count, char**) {
+  int out[64] = {};
+  ES_LAUNCH(1, 64, wrong_kernel, out, count - 1);
+  return out[0] != -1;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [(0, ""), (1, "threads of a block do not meet at a barrier"), (2, "thread 63: shared memory is indexed out of")],
+)
+def test_the_shim_finds_what_is_wrong_with_a_kernel(tmp_path, what, told):
+    """And shared memory that nobody has written is no zeros."""
+    source = tmp_path / "wrong.cc"
+    source.write_text(WRONG)
+    cuda, program = build.SOURCES / "cuda", tmp_path / "wrong"
+    files = [str(source), str(cuda / "shim.cc"), str(cuda / "device.cc")]
+    subprocess.run([build.compiler(), "-std=c++20", f"-I{cuda}", *files, "-o", str(program)], check=True)
+    done = subprocess.run([str(program), *["x"] * what], capture_output=True, text=True, check=False)
+    assert told in done.stderr
+    assert (done.returncode == 0) == (not told)
+
 
 if NVCC:  # not everybody has it, and nothing here runs on a GPU
 
@@ -20,3 +89,19 @@ if NVCC:  # not everybody has it, and nothing here runs on a GPU
         command = [NVCC, "-std=c++20", "-fmad=false", f"-arch={arch}", "-c", str(source), "-o", str(tmp_path / "all.o")]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
+
+    def machine_code(folder: Path, name: str, arch: str) -> str:
+        """Of one of our files, as nvdisasm writes it."""
+        import nvidia
+
+        (nvdisasm,) = [path for root in nvidia.__path__ for path in Path(root).glob("cu*/bin/nvdisasm")]
+        cubin = folder / f"{name}.cubin"
+        flags = ["-x", "cu", "-std=c++20", "-fmad=false", "-DES_ISA=cuda", "-DES_WITH_CUDA", f"-arch={arch}", "-cubin"]
+        subprocess.run([NVCC, *flags, "-o", str(cubin), str(build.SOURCES / "cuda" / name)], check=True)
+        return subprocess.run([str(nvdisasm), "-c", str(cubin)], capture_output=True, text=True, check=True).stdout
+
+    @pytest.mark.parametrize("arch", ["sm_75", "sm_120"])
+    def test_the_machine_code_of_products_is_fma_and_nothing_that_is_denied(tmp_path, arch):
+        code = machine_code(tmp_path, "gemm.cu", arch)
+        assert len(re.findall(r"\bFFMA\b", code)) > 6000
+        assert sorted({found[0] for found in DENIED.finditer(code)}) == []

@@ -1,0 +1,79 @@
+// What kernels for NVIDIA GPUs are written in: CUDA, in the few words below. Where there is no GPU a C++ compiler takes the
+// same source with shim.h, which runs every thread of a block as a fiber: so their bits are compared with the CPU's
+// kernels on any machine.
+//
+// A kernel loops over its tasks (`for (task = blockIdx.x; task < tasks; task += gridDim.x)`), so that the number of its
+// blocks is nobody's business; what a task is may depend on `settings`, the bits never do.
+#pragma once
+
+#include "../exact/base.h"
+
+#ifdef __CUDACC__
+
+#include <cuda_runtime.h>
+
+#define ES_KERNEL static __global__
+#define ES_THREADS(count) __launch_bounds__(count)
+#define ES_SHARED(type, name, count) __shared__ __align__(16) type name[count]
+#define ES_LAUNCH(blocks, threads, kernel, ...)                                          \
+  do {                                                                                   \
+    (kernel)<<<(unsigned)(blocks), (threads), 0, es::stream()>>>(__VA_ARGS__);           \
+    es::check(cudaGetLastError());                                                       \
+  } while (0)
+
+namespace es {
+
+// Where kernels are put, in order.
+cudaStream_t stream();
+void check(cudaError_t status);
+
+// The value that another lane of the warp has. All 32 must ask.
+template <class T>
+__device__ __forceinline__ T from_lane(T x, int lane) {
+  return __shfl_sync(0xffffffffu, x, lane);
+}
+
+// Four neighbours, aligned to 16 bytes.
+__device__ __forceinline__ void load_four(float* to, const float* shared, int at) {
+  float4 four = *(const float4*)(shared + at);
+  to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
+}
+
+}
+
+#else
+#include "shim.h"
+#endif
+
+namespace es {
+
+constexpr int kWarp = 32;
+
+// How work is cut. 0: as seems best. Tests take others, and nothing may change but the time.
+struct Settings {
+  int tile;         // of products: 1 is the largest
+  int segment;      // of products: how many chunks of a sum a block goes through
+  int64_t blocks;   // at most so many of a kernel
+};
+Settings& settings();
+
+// How many blocks to start for so many tasks.
+int64_t blocks_for(int64_t tasks);
+
+// Working memory on the device for the kernels that are launched while it lives.
+class Memory {
+ public:
+  explicit Memory(size_t bytes);
+  ~Memory();
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  template <class T>
+  T* as() {
+    return (T*)data_;
+  }
+
+ private:
+  void* data_ = nullptr;
+};
+
+}
