@@ -1,0 +1,206 @@
+// Random numbers: a thread has a block of Philox, which is four words, for elements that are 16 apart (exact/philox.h).
+#include "../cpu/random.h"
+
+#include "../exact/half.h"
+#include "../exact/philox.h"
+#include "device.h"
+
+ES_NAMESPACE {
+
+constexpr int kThreads = 256;
+
+#define ES_EACH(i, count)                                                                        \
+  for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (count);                  \
+       i += (int64_t)gridDim.x * blockDim.x)
+
+static int64_t blocks_of(int64_t threads) { return blocks_for((threads + kThreads - 1) / kThreads); }
+
+template <class T>
+static ES_FN void store(T* out, int64_t at, float x, float last) {
+  T value = narrow<T>(x);
+  out[at] = widen(value) > last ? narrow<T>(last) : value;
+}
+
+static ES_FN void store(const Draw& d, int64_t at, float x, float last) {
+  if (d.kind == Kind::f32) store((float*)d.out, at, x, last);
+  else if (d.kind == Kind::bf16) store((bf16*)d.out, at, x, last);
+  else if (d.kind == Kind::f16) store((fp16*)d.out, at, x, last);
+  else ((uint8_t*)d.out)[at] = (uint8_t)(int32_t)x;
+}
+
+// `values(words, first element, its four)`. What exceeds `last` when it has been rounded becomes `last`.
+template <class Values>
+ES_KERNEL void ES_THREADS(kThreads) draw_kernel(Draw d, Values values, float last) {
+  ES_EACH(block, (d.count + kPanelWords - 1) / kPanelWords * kPanelBlocks) {
+    const int64_t first = block / kPanelBlocks * kPanelWords + block % kPanelBlocks;
+    if (first >= d.count) continue;
+    float four[4];
+    values(philox_block(d.key, (uint64_t)block), first, four);
+    for (int r = 0; r < 4; ++r)
+      if (first + r * kPanelBlocks < d.count) store(d, first + r * kPanelBlocks, four[r], last);
+  }
+}
+
+template <class Values>
+static void draw(const Draw& d, Values values, float last = __builtin_inff()) {
+  const int64_t threads = (d.count + kPanelWords - 1) / kPanelWords * kPanelBlocks;
+  if (threads) ES_LAUNCH(blocks_of(threads), kThreads, draw_kernel<Values>, d, values, last);
+}
+
+// An element that depends on its word alone.
+#define ES_EACH_VALUE(Name, members, value)                                   \
+  struct Name {                                                               \
+    members;                                                                  \
+    ES_FN void operator()(const Words& words, int64_t, float* four) const {   \
+      for (int r = 0; r < 4; ++r) {                                           \
+        uint32_t word = words.word[r];                                        \
+        four[r] = value;                                                      \
+      }                                                                       \
+    }                                                                         \
+  };
+ES_EACH_VALUE(UniformValues, Uniform parameters, uniform_of(word, parameters))
+ES_EACH_VALUE(ExponentialValues, float rate, exponential_of(word, rate))
+ES_EACH_VALUE(CauchyValues, float median; float sigma, cauchy_of(word, median, sigma))
+ES_EACH_VALUE(GeometricValues, float scale, geometric_of(word, scale))
+ES_EACH_VALUE(BernoulliValues, uint32_t largest; float one, word <= largest ? one : 0.0f)
+#undef ES_EACH_VALUE
+
+template <bool kLog>
+struct NormalValues {
+  float mean, deviation;
+  ES_FN float finish(float z) const {
+    float x = fma(z, deviation, mean);
+    return kLog ? exponential(x) : x;
+  }
+  ES_FN void operator()(const Words& words, int64_t, float* four) const {
+    for (int pair = 0; pair < 2; ++pair) {
+      Direction z = normal_pair_of(words.word[2 * pair], words.word[2 * pair + 1]);
+      four[2 * pair] = finish(z.cosine);
+      four[2 * pair + 1] = finish(z.sine);
+    }
+  }
+};
+
+struct BernoulliEach {
+  const double* p;
+  int64_t count;
+  ES_FN void operator()(const Words& words, int64_t first, float* four) const {
+    for (int r = 0; r < 4; ++r) {
+      int64_t at = first + r * kPanelBlocks;
+      four[r] = at < count && bernoulli_of(words.word[r], p[at]) ? 1.0f : 0.0f;
+    }
+  }
+};
+
+static BernoulliValues bernoulli_values(uint64_t threshold) {
+  return {(uint32_t)(threshold - 1), threshold ? 1.0f : 0.0f};
+}
+
+static void uniform(const Draw& d, float from, float range, float last) {
+  draw(d, UniformValues{{from, range, last}}, last);
+}
+static void normal(const Draw& d, float mean, float deviation) { draw(d, NormalValues<false>{mean, deviation}); }
+static void log_normal(const Draw& d, float mean, float deviation) { draw(d, NormalValues<true>{mean, deviation}); }
+static void exponential_numbers(const Draw& d, float rate) { draw(d, ExponentialValues{rate}); }
+static void cauchy(const Draw& d, float median, float sigma) { draw(d, CauchyValues{median, sigma}); }
+static void geometric(const Draw& d, float p, float last) { draw(d, GeometricValues{logarithm_1_plus(-p)}, last); }
+static void bernoulli(const Draw& d, uint64_t threshold) { draw(d, bernoulli_values(threshold)); }
+static void bernoulli_each(const Draw& d, const double* p) { draw(d, BernoulliEach{p, d.count}); }
+
+ES_KERNEL void ES_THREADS(kThreads) uniform64_kernel(uint64_t key, int64_t count, double* out, double from, double to) {
+  const double range = to - from;
+  ES_EACH(i, count) {
+    double value = from + unit(two_words_of(key, (uint64_t)i)) * range;
+    out[i] = value < to ? value : from;
+  }
+}
+
+static void uniform64(uint64_t key, int64_t count, double* out, double from, double to) {
+  if (count) ES_LAUNCH(blocks_of(count), kThreads, uniform64_kernel, key, count, out, from, to);
+}
+
+template <class T>
+ES_KERNEL void ES_THREADS(kThreads)
+    dropout_kernel(Draw d, const T* x, uint8_t* mask, BernoulliValues keep, float scale) {
+  ES_EACH(block, (d.count + kPanelWords - 1) / kPanelWords * kPanelBlocks) {
+    const int64_t first = block / kPanelBlocks * kPanelWords + block % kPanelBlocks;
+    float kept[4];
+    keep(philox_block(d.key, (uint64_t)block), first, kept);
+    for (int r = 0; r < 4; ++r) {
+      int64_t at = first + r * kPanelBlocks;
+      if (at >= d.count) continue;
+      ((T*)d.out)[at] = narrow<T>(widen(x[at]) * (kept[r] * scale));
+      mask[at] = kept[r] != 0;
+    }
+  }
+}
+
+template <class T>
+ES_KERNEL void ES_THREADS(kThreads)
+    masked_scale_kernel(int64_t count, T* out, const T* x, const uint8_t* mask, float scale) {
+  ES_EACH(i, count) out[i] = narrow<T>(widen(x[i]) * (mask[i] ? scale : 0.0f));
+}
+
+template <class T>
+static void dropout_as(const Draw& d, const void* x, uint8_t* mask, uint64_t threshold, float scale) {
+  const int64_t threads = (d.count + kPanelWords - 1) / kPanelWords * kPanelBlocks;
+  if (threads)
+    ES_LAUNCH(blocks_of(threads), kThreads, dropout_kernel<T>, d, (const T*)x, mask, bernoulli_values(threshold), scale);
+}
+
+static void dropout(const Draw& d, const void* x, uint8_t* mask, uint64_t threshold, float scale) {
+  if (d.kind == Kind::f32) return dropout_as<float>(d, x, mask, threshold, scale);
+  if (d.kind == Kind::bf16) return dropout_as<bf16>(d, x, mask, threshold, scale);
+  dropout_as<fp16>(d, x, mask, threshold, scale);
+}
+
+template <class T>
+static void masked_scale_as(int64_t count, void* out, const void* x, const uint8_t* mask, float scale) {
+  if (count) ES_LAUNCH(blocks_of(count), kThreads, masked_scale_kernel<T>, count, (T*)out, (const T*)x, mask, scale);
+}
+
+static void masked_scale(int64_t count, void* out, const void* x, Kind kind, const uint8_t* mask, float scale) {
+  if (kind == Kind::f32) return masked_scale_as<float>(count, out, x, mask, scale);
+  if (kind == Kind::bf16) return masked_scale_as<bf16>(count, out, x, mask, scale);
+  masked_scale_as<fp16>(count, out, x, mask, scale);
+}
+
+ES_KERNEL void ES_THREADS(kThreads)
+    choose_kernel(uint64_t key, int64_t rows, int64_t width, const double* upto, int64_t samples, int64_t* out) {
+  ES_EACH(at, rows * samples) {
+    const double* row = upto + at / samples * width;
+    double u = unit(two_words_of(key, (uint64_t)at)) * row[width - 1];
+    int64_t low = 0, high = width - 1;  // the first index whose sum exceeds u is in low .. high
+    while (low < high) {
+      int64_t middle = (low + high) / 2;
+      if (row[middle] > u)
+        high = middle;
+      else
+        low = middle + 1;
+    }
+    out[at] = low;
+  }
+}
+
+static void choose(uint64_t key, int64_t rows, int64_t width, const double* upto, int64_t samples, int64_t* out) {
+  if (rows * samples)
+    ES_LAUNCH(blocks_of(rows * samples), kThreads, choose_kernel, key, rows, width, upto, samples, out);
+}
+
+ES_KERNEL void ES_THREADS(kThreads) integers_kernel(uint64_t key, int64_t count, int64_t* out, Integers parameters) {
+  ES_EACH(i, count) out[i] = integer_of(two_words_of(key, (uint64_t)i), parameters);
+}
+
+static void integers(uint64_t key, int64_t count, int64_t* out, uint64_t range, int64_t base) {
+  if (count) ES_LAUNCH(blocks_of(count), kThreads, integers_kernel, key, count, out, (Integers{range, base}));
+}
+
+static const Random kTable = {
+    uniform,   uniform64,      normal,  log_normal,   exponential_numbers, cauchy,  geometric,
+    bernoulli, bernoulli_each, dropout, masked_scale, choose,              integers,
+};
+
+}
+ES_NAMESPACE_END
+
+ES_TABLE_IS(Random, random_numbers, kTable)
