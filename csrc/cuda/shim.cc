@@ -8,6 +8,7 @@
 #include <vector>
 
 #if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 
@@ -134,6 +135,9 @@ void begin() {
 }
 
 void prepare(Fiber& fiber) {
+#if defined(__SANITIZE_ADDRESS__)
+  __asan_unpoison_memory_region(fiber.stack.get(), kStack);  // the last thread on it never returned from `begin`
+#endif
   char* top = fiber.stack.get() + kStack;
   top -= (uintptr_t)top % 16;
 #if defined(__x86_64__)

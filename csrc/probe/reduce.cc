@@ -8,8 +8,9 @@ using namespace es;
 using namespace es::probe;
 
 // Rows, columns and a strided array of (kept, reduced).
-static void reductions(Report& report, const char* name, void (*kernel)(const Reduction&), Source& source, bool hostile) {
-  for (int64_t length : {0, 1, 15, 16, 17, 1000, 1024, 1025, 3100})
+static void reductions(Report& report, const char* name, void (*kernel)(const Reduction&), Source& source, bool hostile,
+                       const std::vector<int64_t>& lengths = {0, 1, 15, 16, 17, 1000, 1024, 1025, 3100}) {
+  for (int64_t length : lengths)
     for (int layout = 0; layout < 3; ++layout) {
       const int64_t rows = 19, apart = layout == 2 ? 2 : 1;
       auto in = hostile ? source.hostiles(rows * (length + 1) * apart) : source.numbers(rows * (length + 1) * apart);
@@ -27,6 +28,7 @@ ES_PROBE(reduce, report) {
   Source source(3);
   const Reduce& kernels = reduce_kernels();
   reductions(report, "sum", kernels.sum, source, false);
+  reductions(report, "long sum", kernels.sum, source, false, {9000, 40000, 140000});
   reductions(report, "sum of anything", kernels.sum, source, true);
   reductions(report, "sum of squares", kernels.sum_of_squares, source, false);
   reductions(report, "sum of magnitudes", kernels.sum_of_magnitudes, source, false);
@@ -61,6 +63,21 @@ ES_PROBE(softmax, report) {
       softmax_kernels().log_softmax_gradient({g.data(), y.data(), dx.data(), outer, length, inner});
       report.say("log softmax gradient" + at, dx);
     }
+}
+
+// Rows of many blocks.
+ES_PROBE(long_softmax, report) {
+  Source source(11);
+  for (int64_t length : {9000, 70000, 1100000}) {
+    auto x = source.numbers(length), g = source.numbers(length);
+    std::vector<float> y(length), dx(length);
+    softmax_kernels().softmax({x.data(), y.data(), 1, length, 1});
+    report.say("long softmax of " + std::to_string(length), y);
+    softmax_kernels().softmax_gradient({g.data(), y.data(), dx.data(), 1, length, 1});
+    report.say("long softmax gradient of " + std::to_string(length), dx);
+    softmax_kernels().log_softmax({x.data(), y.data(), 1, length, 1});
+    report.say("long log softmax of " + std::to_string(length), y);
+  }
 }
 
 ES_PROBE(norm, report) {
