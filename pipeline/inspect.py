@@ -24,7 +24,7 @@ import msgspec
 import structlog
 
 from .. import errors, logs
-from ..errors import ScriptError, SpecError, UserError
+from ..errors import DeviceError, ScriptError, SpecError, UserError
 from ..storage.files import NO_ROOM
 from .bundle import Bundle
 from .forkserver import ForkServer
@@ -77,6 +77,7 @@ def describe(job: Job, script: Path) -> tuple[JobSpec, Bundle]:
     Raises:
         SpecError: the job cannot be run as it is.
         ScriptError: its code cannot be bundled, or raises.
+        UserError: an environment variable of exact numerics asks for what is not there.
     """
     from . import determinism
     from .data import check_dataset, fingerprint
@@ -85,7 +86,10 @@ def describe(job: Job, script: Path) -> tuple[JobSpec, Bundle]:
     script = script.resolve()
     bundle = Bundle.collect(script, job.files)
     entry = entry_of(job.build, script, bundle)
-    determinism.configure(job.settings.threads, job.settings.numerics)
+    try:
+        determinism.configure(job.settings.threads, job.settings.numerics)
+    except DeviceError as error:  # no worker's device: the user's own environment
+        raise UserError(str(error), "set it right, or leave it away: neither ever reaches the bits") from None
     try:
         training = build(job.build, job.settings)
         data = fingerprint(training.dataset, job.settings.seed)

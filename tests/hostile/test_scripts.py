@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import toys
 from easyscale.pipeline import determinism
+from easyscale.pipeline.numerics import build
 from easyscale.pipeline.spec import JobSpec
 from user import TRAINING, Ran, User, ended, over, refused
 
@@ -253,3 +254,19 @@ def test_a_job_that_ends_its_runner_or_closes_its_descriptors_fails_and_says_why
         assert "quarantined" in told
         assert words in told
         assert "easyscale/pipeline" not in told, "frames of ours tell the user nothing"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("EASYSCALE_THREADS", "zero", "EASYSCALE_THREADS='zero': it must be a number from 1 to 1024"),
+        ("EASYSCALE_ISA", "sse9", "EASYSCALE_ISA=sse9: this processor has no instruction set 'sse9'"),
+    ],
+)
+def test_a_variable_of_exact_numerics_that_asks_for_what_is_not_there_is_refused(
+    tmp_path: Path, name: str, text: str, told: str
+) -> None:
+    user = User(tmp_path, **{name: text, "EASYSCALE_BUILD_FOLDER": str(build.cache_folder())})
+    user.write(TRAINING)
+    refused(user.run("run", "train.py", "--numerics", "exact"), told, "leave it away")
+    assert user.left() == {}
