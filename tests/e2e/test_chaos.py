@@ -1,4 +1,4 @@
-"""Chaos on real servers: about forty preemptions at random, and each job comes to the bits of the undisturbed one.
+"""Chaos on real servers: about sixty preemptions at random, and each job comes to the bits of the undisturbed one.
 
 `benchmarks/chaos.py` does the same for as long as one likes. CHAOS_SEED takes another history than usual, as far as
 real processes have one.
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
     from reference import Reference
 
-PREEMPTIONS = 40
+PREEMPTIONS = 60
 
 SECONDS = 100.0
-"""On a machine that is too slow for forty there are as many as fit: the summary of the test run counts them."""
+"""On a machine that is too slow for sixty there are as many as fit: the summary of the test run counts them."""
 
 
 @pytest.mark.etcd
