@@ -13,6 +13,7 @@
 #include <cuda_runtime.h>
 
 #define ES_KERNEL static __global__
+#define ES_DEVICE __device__ __forceinline__  // what threads do together, and so no function of the host's
 #define ES_THREADS(count) __launch_bounds__(count)
 #define ES_SHARED(type, name, count) __shared__ __align__(16) type name[count]
 #define ES_LAUNCH(blocks, threads, kernel, ...)                                          \

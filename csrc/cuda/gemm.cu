@@ -1,202 +1,37 @@
-// Matrix products. A block computes a tile of results, each of its threads some of them, from tiles of both matrices in
-// shared memory, of which the next is loaded meanwhile. Every result is a chain of fma over a chunk and a tree over
-// chunks, as exact/order.h says; where a block stops is free, since segments are aligned parts of that tree.
+// Matrix products.
 #include "../cpu/gemm.h"
 
 #include "../exact/half.h"
-#include "../exact/order.h"
 #include "../exact/product.h"
-#include "device.h"
+#include "contraction.h"
 
 ES_NAMESPACE {
 
-constexpr int kDepth = 8;  // of the tiles in shared memory, along k
-static_assert(kChunk % kDepth == 0);
-
-// A tile of kM x kN results, kTm x kTn to a thread, which has them as groups of four rows and four columns.
-template <int kM_, int kN_, int kTm_, int kTn_>
-struct Tile {
-  static constexpr int kM = kM_, kN = kN_, kTm = kTm_, kTn = kTn_;
-  static constexpr int kAcross = kN / kTn, kThreads = kM / kTm * kAcross;
-  static constexpr int kLoadsA = kM * kDepth / kThreads, kLoadsB = kN * kDepth / kThreads;
-  // Rows in shared memory: four apart from a multiple of 32, so that neighbours along k are in other banks.
-  static constexpr int kRowA = kM + 4, kRowB = kN + 4;
-  static_assert(kM * kDepth % kThreads == 0 && kN * kDepth % kThreads == 0 && kTm % 4 == 0 && kTn % 4 == 0);
-
-  static ES_FN int row(int thread, int i) { return (i / 4) * (kM / (kTm / 4)) + thread / kAcross * 4 + i % 4; }
-  static ES_FN int column(int thread, int j) { return (j / 4) * (kN / (kTn / 4)) + thread % kAcross * 4 + j % 4; }
-};
-
-// How a product is cut: into tiles, and along k into segments of a power of two of chunks.
-struct Cut {
-  int64_t m_tiles, n_tiles, segments, length, tasks;
-  float* partials;  // (batch, segment, m, n), where there are several segments
-};
-
-constexpr int kMostLevels = 6;  // chunks of a segment: up to 32
-
-// One element of a tile that lies in memory along k or across it.
-struct Element2 {
-  int k, across;
-};
-template <int kAcross, int kThreads>
-static ES_FN Element2 element_of(int load, int thread, bool along_k) {
-  int number = thread + load * kThreads;
-  return along_k ? Element2{number % kDepth, number / kDepth} : Element2{number / kAcross, number % kAcross};
-}
-
 template <class T>
-static ES_FN void store(const Product& p, int64_t batch, int64_t i, int64_t j, float sum) {
-  const T* c = (const T*)p.c.data;
-  float addend = p.beta == 0 ? 0.0f : widen(c[batch * p.c.batch + i * p.c.row + j * p.c.column]);
-  T* out = (T*)p.out.data;
-  out[batch * p.out.batch + i * p.out.row + j * p.out.column] = narrow<T>(scale_and_add(sum, p.alpha, p.beta, addend));
-}
+struct MatrixProduct {
+  int64_t batch, m, n, k;
+  Product p;
 
-template <class T, class Of>
-ES_KERNEL void ES_THREADS(Of::kThreads) product_kernel(Product p, Cut cut) {
-  ES_SHARED(float, tiles_a, 2 * kDepth * Of::kRowA);
-  ES_SHARED(float, tiles_b, 2 * kDepth * Of::kRowB);
-  const int thread = (int)threadIdx.x;
-  const bool a_along_k = p.a.column == 1, b_along_k = p.b.row == 1 && p.b.column != 1;
+  explicit MatrixProduct(const Product& p) : batch(p.batch), m(p.m), n(p.n), k(p.k), p(p) {}
 
-  for (int64_t task = blockIdx.x; task < cut.tasks; task += gridDim.x) {
-    const int64_t column = task % cut.n_tiles * Of::kN, row = task / cut.n_tiles % cut.m_tiles * Of::kM;
-    const int64_t part = task / cut.n_tiles / cut.m_tiles, segment = part % cut.segments, batch = part / cut.segments;
-    const int64_t begin = segment * cut.length, end = begin + cut.length < p.k ? begin + cut.length : p.k;
-    const T* a = (const T*)p.a.data + batch * p.a.batch;
-    const T* b = (const T*)p.b.data + batch * p.b.batch;
-
-    float next_a[Of::kLoadsA], next_b[Of::kLoadsB];
-    auto load = [&](int64_t k) {
-      for (int i = 0; i < Of::kLoadsA; ++i) {
-        Element2 at = element_of<Of::kM, Of::kThreads>(i, thread, a_along_k);
-        bool there = row + at.across < p.m && k + at.k < end;
-        next_a[i] = there ? widen(a[(row + at.across) * p.a.row + (k + at.k) * p.a.column]) : 0.0f;
-      }
-      for (int i = 0; i < Of::kLoadsB; ++i) {
-        Element2 at = element_of<Of::kN, Of::kThreads>(i, thread, b_along_k);
-        bool there = column + at.across < p.n && k + at.k < end;
-        next_b[i] = there ? widen(b[(k + at.k) * p.b.row + (column + at.across) * p.b.column]) : 0.0f;
-      }
-    };
-    auto put = [&](int buffer) {
-      for (int i = 0; i < Of::kLoadsA; ++i) {
-        Element2 at = element_of<Of::kM, Of::kThreads>(i, thread, a_along_k);
-        tiles_a[(buffer * kDepth + at.k) * Of::kRowA + at.across] = next_a[i];
-      }
-      for (int i = 0; i < Of::kLoadsB; ++i) {
-        Element2 at = element_of<Of::kN, Of::kThreads>(i, thread, b_along_k);
-        tiles_b[(buffer * kDepth + at.k) * Of::kRowB + at.across] = next_b[i];
-      }
-    };
-
-    float sum[Of::kTm][Of::kTn] = {};
-    float level[kMostLevels][Of::kTm][Of::kTn];  // as PairwiseSum, for all results of this thread
-    int height = 0;
-    uint32_t chunks = 0;
-    int buffer = 0;
-    if (begin < end) {
-      load(begin);
-      put(0);
-    }
-    __syncthreads();
-    for (int64_t k = begin; k < end; k += kDepth) {
-      const bool more = k + kDepth < end;
-      if (more) load(k + kDepth);
-      auto steps = [&](int depth) {
-#pragma unroll
-        for (int d = 0; d < kDepth; ++d) {
-          if (d >= depth) break;  // a zero that is added would change -0
-          float left[Of::kTm], right[Of::kTn];
-          for (int i = 0; i < Of::kTm; i += 4)
-            load_four(left + i, tiles_a, (buffer * kDepth + d) * Of::kRowA + Of::row(thread, i));
-          for (int j = 0; j < Of::kTn; j += 4)
-            load_four(right + j, tiles_b, (buffer * kDepth + d) * Of::kRowB + Of::column(thread, j));
-          for (int i = 0; i < Of::kTm; ++i)
-            for (int j = 0; j < Of::kTn; ++j) sum[i][j] = fma(left[i], right[j], sum[i][j]);
-        }
-      };
-      if (k + kDepth <= end)
-        steps(kDepth);
-      else
-        steps((int)(end - k));
-      if ((k + kDepth) % kChunk == 0 && more) {  // a chunk is done, and another comes
-        int keep = height;
-        for (uint32_t rest = chunks++; rest & 1; rest >>= 1) {
-          --keep;
-          for (int i = 0; i < Of::kTm; ++i)
-            for (int j = 0; j < Of::kTn; ++j) sum[i][j] = level[keep][i][j] + sum[i][j];
-        }
-        for (int i = 0; i < Of::kTm; ++i)
-          for (int j = 0; j < Of::kTn; ++j) level[keep][i][j] = sum[i][j], sum[i][j] = 0;
-        height = keep + 1;
-      }
-      if (more) put(buffer ^ 1);
-      buffer ^= 1;
-      __syncthreads();
-    }
-    for (int at = height - 1; at >= 0; --at)
-      for (int i = 0; i < Of::kTm; ++i)
-        for (int j = 0; j < Of::kTn; ++j) sum[i][j] = level[at][i][j] + sum[i][j];
-
-    for (int i = 0; i < Of::kTm; ++i)
-      for (int j = 0; j < Of::kTn; ++j) {
-        int64_t y = row + Of::row(thread, i), x = column + Of::column(thread, j);
-        if (y >= p.m || x >= p.n) continue;
-        if (cut.segments == 1)
-          store<T>(p, batch, y, x, sum[i][j]);
-        else
-          cut.partials[(part * p.m + y) * p.n + x] = sum[i][j];
-      }
+  ES_FN bool left_along_k() const { return p.a.column == 1; }
+  ES_FN bool right_along_k() const { return p.b.row == 1 && p.b.column != 1; }
+  static ES_FN float at(const Matrix& x, int64_t number, int64_t i, int64_t j) {
+    return widen(((const T*)x.data)[number * x.batch + i * x.row + j * x.column]);
   }
-}
-
-template <class T>
-ES_KERNEL void ES_THREADS(256) join_kernel(Product p, Cut cut) {
-  const int64_t each = p.m * p.n, stride = (int64_t)gridDim.x * blockDim.x;
-  for (int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; at < p.batch * each; at += stride) {
-    int64_t batch = at / each, element = at % each;
-    PairwiseSum<float, 32> all;
-    for (int64_t s = 0; s < cut.segments; ++s) all.add(cut.partials[(batch * cut.segments + s) * each + element]);
-    store<T>(p, batch, element / p.n, element % p.n, all.result());
+  ES_FN float left(int64_t number, int64_t i, int64_t k) const { return at(p.a, number, i, k); }
+  ES_FN float right(int64_t number, int64_t k, int64_t j) const { return at(p.b, number, k, j); }
+  ES_FN void store(int64_t number, int64_t i, int64_t j, float sum) const {
+    float addend = p.beta == 0 ? 0.0f : at(p.c, number, i, j);
+    T* out = (T*)p.out.data;
+    out[number * p.out.batch + i * p.out.row + j * p.out.column] = narrow<T>(scale_and_add(sum, p.alpha, p.beta, addend));
   }
-}
-
-template <class T, class Of>
-static void run(const Product& p) {
-  const int64_t chunks = (p.k + kChunk - 1) / kChunk;
-  Cut cut{(p.m + Of::kM - 1) / Of::kM, (p.n + Of::kN - 1) / Of::kN, 1, 0, 0, nullptr};
-  const int64_t tiles = cut.m_tiles * cut.n_tiles * p.batch;
-  int64_t most = settings().segment ? settings().segment : 32;
-  if (!settings().segment)  // few tiles: more blocks along k
-    while (most > 1 && tiles * ((chunks + most - 1) / most) < 256) most /= 2;
-  int64_t segment = 1;
-  while (2 * segment <= most && segment < 32) segment *= 2;
-  cut.segments = chunks > segment ? (chunks + segment - 1) / segment : 1;
-  cut.length = segment * kChunk;
-  cut.tasks = tiles * cut.segments;
-  Memory partials(cut.segments > 1 ? (size_t)(p.batch * cut.segments * p.m * p.n) * sizeof(float) : 0);
-  cut.partials = partials.as<float>();
-  ES_LAUNCH(blocks_for(cut.tasks), Of::kThreads, (product_kernel<T, Of>), p, cut);
-  if (cut.segments > 1)
-    ES_LAUNCH(blocks_for((p.batch * p.m * p.n + 255) / 256), 256, join_kernel<T>, p, cut);
-}
-
-template <class T>
-static void product_of(const Product& p) {
-  int tile = settings().tile;
-  if (!tile) tile = p.m >= 96 && p.n >= 96 ? 1 : (p.m >= 48 && p.n >= 48 ? 2 : 3);
-  if (tile == 1) return run<T, Tile<128, 128, 8, 8>>(p);
-  if (tile == 2) return run<T, Tile<64, 64, 8, 8>>(p);
-  run<T, Tile<32, 32, 4, 4>>(p);
-}
+};
 
 static void product(const Product& p) {
-  if (p.batch == 0 || p.m == 0 || p.n == 0) return;
-  if (p.element == Element::f32) return product_of<float>(p);
-  if (p.element == Element::bf16) return product_of<bf16>(p);
-  product_of<fp16>(p);
+  if (p.element == Element::f32) return contract_all(MatrixProduct<float>(p));
+  if (p.element == Element::bf16) return contract_all(MatrixProduct<bf16>(p));
+  contract_all(MatrixProduct<fp16>(p));
 }
 
 static const Gemm kTable = {product};

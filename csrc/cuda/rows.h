@@ -12,7 +12,7 @@ constexpr int64_t kTogether = 1024;  // blocks of a row that are joined in share
 // `kSums` sums over i < length, of which `step(totals, i)` adds element i to all. Every thread gets them. `place` is shared
 // memory of kSums * kTogether floats.
 template <int kSums, class Place, class Step>
-static ES_FN void sum_row(int64_t length, Place& place, Step step, float* out) {
+static ES_DEVICE void sum_row(int64_t length, Place& place, Step step, float* out) {
   const int thread = (int)threadIdx.x, lane = thread % (int)kLanes, group = thread / (int)kLanes;
   PairwiseSum<float, 24> parts[kSums];
   for (int64_t first = 0; first * kBlock < length; first += kTogether) {
@@ -80,7 +80,7 @@ static ES_FN void sum_alone(int64_t length, Step step, float* out) {
 
 // The largest x(i); NaN is passed over. Every thread gets it.
 template <class Place, class X>
-static ES_FN float largest_of_row(int64_t length, Place& place, X x) {
+static ES_DEVICE float largest_of_row(int64_t length, Place& place, X x) {
   const int thread = (int)threadIdx.x;
   float most = -__builtin_inff();
   for (int64_t i = thread; i < length; i += kRowThreads) most = x(i) > most ? x(i) : most;

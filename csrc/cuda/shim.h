@@ -44,6 +44,7 @@ struct Shared {
 #define __syncwarp es::shim::wait_for_warp
 
 #define ES_KERNEL static
+#define ES_DEVICE inline
 #define ES_THREADS(count)
 #define ES_SHARED(type, name, count) static es::shim::Shared<type, count> name
 #define ES_LAUNCH(blocks, threads, kernel, ...) es::shim::launch(blocks, threads, [&] { (kernel)(__VA_ARGS__); })

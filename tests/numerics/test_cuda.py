@@ -15,7 +15,18 @@ from easyscale.pipeline.numerics import build
 from numerics import probe
 
 NVCC = shutil.which("nvcc")
-FAMILIES = ("gemm", "pointwise", "reduce", "softmax", "long_softmax", "norm", "batch_norm", "random", "optimizer")
+FAMILIES = (
+    "gemm",
+    "conv",
+    "pointwise",
+    "reduce",
+    "softmax",
+    "long_softmax",
+    "norm",
+    "batch_norm",
+    "random",
+    "optimizer",
+)
 
 CUTS = {
     "as usual": {},
@@ -99,6 +110,10 @@ if NVCC:  # not everybody has it, and nothing here runs on a GPU
         flags = ["-x", "cu", "-std=c++20", "-fmad=false", "-DES_ISA=cuda", "-DES_WITH_CUDA", f"-arch={arch}", "-cubin"]
         subprocess.run([NVCC, *flags, "-o", str(cubin), str(build.SOURCES / "cuda" / name)], check=True)
         return subprocess.run([str(nvdisasm), "-c", str(cubin)], capture_output=True, text=True, check=True).stdout
+
+    @pytest.mark.parametrize("name", [path.name for path in sorted((build.SOURCES / "cuda").glob("*.cu"))])
+    def test_nvcc_compiles_every_kernel(tmp_path, name):
+        assert machine_code(tmp_path, name, "sm_90").count(".section\t.text.") > 0
 
     @pytest.mark.parametrize("arch", ["sm_75", "sm_120"])
     def test_the_machine_code_of_products_is_fma_and_nothing_that_is_denied(tmp_path, arch):
