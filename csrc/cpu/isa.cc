@@ -32,7 +32,11 @@ bool has(Isa one) {
 constexpr struct {
   const char* name;
   Isa isa;
-} kAll[] = {{"avx512", Isa::avx512}, {"avx2", Isa::avx2}, {"neon", Isa::neon}, {"baseline", Isa::baseline}, {"cuda", Isa::cuda}};
+} kAll[] = {{"avx512", Isa::avx512},
+            {"avx2", Isa::avx2},
+            {"neon", Isa::neon},
+            {"baseline", Isa::baseline},
+            {"cuda", Isa::cuda}};
 
 Isa best() {
   for (auto& one : kAll)

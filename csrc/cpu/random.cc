@@ -220,19 +220,8 @@ static void masked_scale(int64_t count, void* out, const void* x, Kind kind, con
 
 static void choose(uint64_t key, int64_t rows, int64_t width, const double* upto, int64_t samples, int64_t* out) {
   parallel_for(rows * samples, 256, [&](int64_t begin, int64_t end) {
-    for (int64_t at = begin; at < end; ++at) {
-      const double* row = upto + at / samples * width;
-      double u = unit(two_words_of(key, (uint64_t)at)) * row[width - 1];
-      int64_t low = 0, high = width - 1;  // the first index whose sum exceeds u is in low .. high
-      while (low < high) {
-        int64_t middle = (low + high) / 2;
-        if (row[middle] > u)
-          high = middle;
-        else
-          low = middle + 1;
-      }
-      out[at] = low;
-    }
+    for (int64_t at = begin; at < end; ++at)
+      out[at] = choice_of(two_words_of(key, (uint64_t)at), upto + at / samples * width, width);
   });
 }
 

@@ -54,28 +54,6 @@ struct VectorMinimumMagnitude : VectorMinimum {
   static ES_FN vfloat step(vfloat total, vfloat x) { return vector_minimum(total, (vfloat)((vint)x & 0x7fffffff)); }
 };
 
-static int64_t volume(const Axis* axes, int count) {
-  int64_t size = 1;
-  for (int a = 0; a < count; ++a) size *= axes[a].size;
-  return size;
-}
-
-// Where element `index` of the axes lies, in the input and in the output.
-struct Place {
-  int64_t in, out;
-};
-static ES_FN Place place(const Axis* axes, int count, int64_t index) {
-  Place p = {0, 0};
-  for (int a = count - 1; a > 0; --a) {
-    int64_t at = index % axes[a].size;
-    index /= axes[a].size;
-    p.in += at * axes[a].stride;
-    p.out += at * axes[a].out;
-  }
-  if (count) p = {p.in + index * axes[0].stride, p.out + index * axes[0].out};
-  return p;
-}
-
 // Walks along the reduced axes in runs of the last one: `f(offset, stride, count)` for elements begin .. end.
 template <class F>
 static ES_FN void walk(const Reduction& r, int64_t begin, int64_t end, F f) {
@@ -83,7 +61,7 @@ static ES_FN void walk(const Reduction& r, int64_t begin, int64_t end, F f) {
   const Axis& last = r.reduced[r.reduced_axes - 1];
   for (int64_t i = begin; i < end;) {
     int64_t rest = last.size - i % last.size, count = rest < end - i ? rest : end - i;
-    f(place(r.reduced, r.reduced_axes, i).in, last.stride, count);
+    f(offsets_of(r.reduced, r.reduced_axes, i).in, last.stride, count);
     i += count;
   }
 }
@@ -136,7 +114,7 @@ static void join_partials(const Reduction& r, const float* partial, int64_t outp
     for (int64_t o = begin; o < end; ++o) {
       Pairwise<Op> total;
       for (int64_t b = 0; b < blocks; ++b) total.add(partial[o * by_output + b * by_block]);
-      ((float*)r.out)[place(r.kept, r.kept_axes, o).out] = total.result();
+      ((float*)r.out)[offsets_of(r.kept, r.kept_axes, o).out] = total.result();
     }
   });
 }
@@ -158,7 +136,7 @@ static void by_rows(const Reduction& r, int64_t outputs, int64_t length, float* 
       int ready = 0;
       for (; ready < 4 && task + ready < end; ++ready) {
         int64_t o = (task + ready) / blocks, start = (task + ready) % blocks * kBlock;
-        Place kept = place(r.kept, r.kept_axes, o);
+        Offsets kept = offsets_of(r.kept, r.kept_axes, o);
         count[ready] = length - start < kBlock ? length - start : kBlock;
         if (ready && count[ready] != count[0]) break;
         from[ready] = in + kept.in + start;
@@ -207,7 +185,7 @@ static void by_columns(const Reduction& r, int64_t outputs, int64_t length, floa
         });
         first = start;
       }
-      Place kept = place(r.kept, r.kept_axes - 1, outer);
+      Offsets kept = offsets_of(r.kept, r.kept_axes - 1, outer);
       const float* from = in + kept.in + column;
       float* to = partial ? partial + task / strips * last.size + column : result;
       accumulate_columns<1, Op>(
@@ -223,7 +201,7 @@ static void by_columns(const Reduction& r, int64_t outputs, int64_t length, floa
   if (!partial) return;
   for (int64_t outer = 0; outer < outputs / last.size; ++outer) {
     Reduction one = r;
-    one.out = out + place(r.kept, r.kept_axes - 1, outer).out;
+    one.out = out + offsets_of(r.kept, r.kept_axes - 1, outer).out;
     one.kept_axes = 1;
     one.kept[0] = last;
     join_partials<Op>(one, partial + outer * blocks * last.size, last.size, blocks, 1, last.size);
@@ -235,7 +213,7 @@ static void reduce_all(const Reduction& r) {
   int64_t outputs = volume(r.kept, r.kept_axes), length = volume(r.reduced, r.reduced_axes);
   if (outputs == 0) return;
   if (length == 0) {
-    for (int64_t o = 0; o < outputs; ++o) ((float*)r.out)[place(r.kept, r.kept_axes, o).out] = Op::init;
+    for (int64_t o = 0; o < outputs; ++o) ((float*)r.out)[offsets_of(r.kept, r.kept_axes, o).out] = Op::init;
     return;
   }
   Scratch hold(length > kBlock ? outputs * ((length + kBlock - 1) / kBlock) : 0);
@@ -254,7 +232,7 @@ static ES_FN void each_of_doubles(const Reduction& r, F f) {
   parallel_for(outputs, 1 + 4096 / (length + 1), [&](int64_t begin, int64_t end) {
     double block[kBlock];
     for (int64_t o = begin; o < end; ++o) {
-      Place kept = place(r.kept, r.kept_axes, o);
+      Offsets kept = offsets_of(r.kept, r.kept_axes, o);
       const double* in = (const double*)r.in + kept.in;
       f(((double*)r.out)[kept.out], length, [&](int64_t i) {
         if (i % kBlock == 0) gather(in, r, i, length - i < kBlock ? length : i + kBlock, block);
@@ -270,18 +248,11 @@ static void sum_of_doubles(const Reduction& r) {
   });
 }
 
-// As `maximum`; the smallest is the negated largest of what is negated.
-template <bool kLargest>
+template <class Op>
 static void extreme_of_doubles(const Reduction& r) {
   each_of_doubles(r, [](double& out, int64_t length, auto x) {
-    double best = -(double)kInfinite;
-    for (int64_t i = 0; i < length; ++i) {
-      double a = kLargest ? x(i) : -x(i);
-      double larger = a > best ? a : best;
-      if (a == best) larger = bit_cast<double>(bit_cast<uint64_t>(a) & bit_cast<uint64_t>(best));
-      best = a != a ? a : (best != best ? best : larger);
-    }
-    out = kLargest ? best : -best;
+    out = Op::init;
+    for (int64_t i = 0; i < length; ++i) out = Op::step(out, x(i));
   });
 }
 
@@ -315,8 +286,8 @@ static const Reduce kTable = {
     reduce_all<VectorMaximumMagnitude>,
     reduce_all<VectorMinimumMagnitude>,
     sum_of_doubles,
-    extreme_of_doubles<true>,
-    extreme_of_doubles<false>,
+    extreme_of_doubles<MaximumOfDoubles>,
+    extreme_of_doubles<MinimumOfDoubles>,
     square_roots,
     running<Sum>,
     running<Product>,

@@ -49,4 +49,32 @@ struct Reduce {
 };
 
 }
+
+ES_NAMESPACE {
+
+static inline int64_t volume(const Axis* axes, int count) {
+  int64_t size = 1;
+  for (int a = 0; a < count; ++a) size *= axes[a].size;
+  return size;
+}
+
+// Where element `index` of the axes lies, the last of which is the fastest, in the input and in the output.
+struct Offsets {
+  int64_t in, out;
+};
+ES_FN Offsets offsets_of(const Axis* axes, int count, int64_t index) {
+  Offsets found = {0, 0};
+  for (int a = count - 1; a > 0; --a) {
+    int64_t at = index % axes[a].size;
+    index /= axes[a].size;
+    found.in += at * axes[a].stride;
+    found.out += at * axes[a].out;
+  }
+  if (count) found = {found.in + index * axes[0].stride, found.out + index * axes[0].out};
+  return found;
+}
+
+}
+ES_NAMESPACE_END
+
 ES_TABLE(Reduce, reduce_kernels)

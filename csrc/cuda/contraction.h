@@ -145,9 +145,9 @@ ES_KERNEL void ES_THREADS(Of::kThreads) contraction_kernel(Operation op, Cut cut
 }
 
 template <class Operation>
-ES_KERNEL void ES_THREADS(256) join_kernel(Operation op, Cut cut) {
-  const int64_t each = op.m * op.n, stride = (int64_t)gridDim.x * blockDim.x;
-  for (int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; at < op.batch * each; at += stride) {
+ES_KERNEL void ES_THREADS(kThreads) join_kernel(Operation op, Cut cut) {
+  const int64_t each = op.m * op.n;
+  ES_EACH(at, op.batch * each) {
     int64_t batch = at / each, element = at % each;
     PairwiseSum<float, 32> all;
     for (int64_t s = 0; s < cut.segments; ++s) all.add(cut.partials[(batch * cut.segments + s) * each + element]);
@@ -172,7 +172,7 @@ static void contract_by(const Operation& op) {
   cut.partials = partials.as<float>();
   ES_LAUNCH(blocks_for(cut.tasks), Of::kThreads, (contraction_kernel<Operation, Of>), op, cut);
   if (cut.segments > 1)
-    ES_LAUNCH(blocks_for((op.batch * op.m * op.n + 255) / 256), 256, join_kernel<Operation>, op, cut);
+    ES_LAUNCH(blocks_for_threads(op.batch * op.m * op.n), kThreads, join_kernel<Operation>, op, cut);
 }
 
 template <class Operation>

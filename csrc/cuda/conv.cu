@@ -2,28 +2,28 @@
 // group by itself, channels of the result by positions.
 #include "../cpu/conv.h"
 
-#include "../exact/half.h"
 #include "contraction.h"
+#include "elements.h"
 #include "rows.h"
 
 ES_NAMESPACE {
 
-static ES_FN int64_t offset_of(const Volume& v, int64_t a, int64_t b, const int64_t* i) {
-  return a * v.stride[0] + b * v.stride[1] + i[0] * v.stride[2] + i[1] * v.stride[3] + i[2] * v.stride[4];
+static ES_FN char* address_of(const Volume& v, int64_t a, int64_t b, const int64_t* i) {
+  const int64_t* by = v.stride;
+  return (char*)v.data + (a * by[0] + b * by[1] + i[0] * by[2] + i[1] * by[3] + i[2] * by[4]) * size_of(v.element);
 }
-
 static ES_FN float load(const Volume& v, int64_t a, int64_t b, const int64_t* i) {
-  const int64_t at = offset_of(v, a, b, i);
-  if (v.element == Element::f32) return ((const float*)v.data)[at];
-  if (v.element == Element::bf16) return widen(((const bf16*)v.data)[at]);
-  return widen(((const fp16*)v.data)[at]);
+  return load(v.element, address_of(v, a, b, i));
+}
+static ES_FN void store(const Volume& v, int64_t a, int64_t b, const int64_t* i, float x) {
+  store(v.element, address_of(v, a, b, i), x);
 }
 
-static ES_FN void store(const Volume& v, int64_t a, int64_t b, const int64_t* i, float x) {
-  const int64_t at = offset_of(v, a, b, i);
-  if (v.element == Element::f32) ((float*)v.data)[at] = x;
-  else if (v.element == Element::bf16) ((bf16*)v.data)[at] = narrow<bf16>(x);
-  else ((fp16*)v.data)[at] = narrow<fp16>(x);
+// What an output meets in the input by way of a tap; padding is +0.
+static ES_FN float input_of(const ConvShape& s, const Volume& x, int64_t group, const Place& out, const Place& tap) {
+  int64_t in[3];
+  if (!find_input(s, out.at, tap.at, in)) return 0.0f;
+  return load(x, out.lead, group * s.in_channels + tap.lead, in);
 }
 
 // y: out channels by (batch, position of the output); k counts (channel, tap).
@@ -40,10 +40,7 @@ struct Forward {
     return load(w, group * s.out_channels + i, tap.lead, tap.at);
   }
   ES_FN float right(int64_t group, int64_t k, int64_t j) const {
-    Place tap = place_of(k, s.kernel), out = place_of(j, s.out);
-    int64_t in[3];
-    if (!find_input(s, out.at, tap.at, in)) return 0.0f;
-    return load(x, out.lead, group * s.in_channels + tap.lead, in);
+    return input_of(s, x, group, place_of(j, s.out), place_of(k, s.kernel));
   }
   ES_FN void store(int64_t group, int64_t i, int64_t j, float sum) const {
     Place out = place_of(j, s.out);
@@ -53,8 +50,8 @@ struct Forward {
 };
 
 static void forward(const ConvShape& s, const Volume& x, const Volume& w, const float* bias, const Volume& y) {
-  contract_all(Forward{s.groups, s.out_channels, s.batch * volume_of(s.out), s.in_channels * volume_of(s.kernel), s, x, w,
-                       y, bias});
+  contract_all(Forward{s.groups, s.out_channels, s.batch * volume_of(s.out), s.in_channels * volume_of(s.kernel), s, x,
+                       w, y, bias});
 }
 
 // dx: in channels by (batch, position) of those positions that the same taps meet: every stride-th in each dimension. k
@@ -128,10 +125,7 @@ struct BackwardWeight {
     return load(dy, out.lead, group * s.out_channels + i, out.at);
   }
   ES_FN float right(int64_t group, int64_t k, int64_t j) const {
-    Place out = place_of(k, s.out), tap = place_of(j, s.kernel);
-    int64_t in[3];
-    if (!find_input(s, out.at, tap.at, in)) return 0.0f;
-    return load(x, out.lead, group * s.in_channels + tap.lead, in);
+    return input_of(s, x, group, place_of(k, s.out), place_of(j, s.kernel));
   }
   ES_FN void store(int64_t group, int64_t i, int64_t j, float sum) const {
     Place tap = place_of(j, s.kernel);
@@ -144,7 +138,7 @@ static void backward_weight(const ConvShape& s, const Volume& x, const Volume& d
                               s.batch * volume_of(s.out), s, x, dy, dw});
 }
 
-ES_KERNEL void ES_THREADS(kRowThreads) bias_kernel(ConvShape s, Volume dy, float* db) {
+ES_KERNEL void ES_THREADS(kThreads) bias_kernel(ConvShape s, Volume dy, float* db) {
   ES_SHARED(float, place, kTogether);
   for (int64_t c = blockIdx.x; c < s.groups * s.out_channels; c += gridDim.x) {
     float sum;
@@ -161,7 +155,7 @@ ES_KERNEL void ES_THREADS(kRowThreads) bias_kernel(ConvShape s, Volume dy, float
 
 static void backward_bias(const ConvShape& s, const Volume& dy, float* db) {
   const int64_t channels = s.groups * s.out_channels;
-  if (channels) ES_LAUNCH(blocks_for(channels), kRowThreads, bias_kernel, s, dy, db);
+  if (channels) ES_LAUNCH(blocks_for(channels), kThreads, bias_kernel, s, dy, db);
 }
 
 static const Conv kTable = {forward, backward_data, backward_weight, backward_bias};

@@ -49,6 +49,12 @@ __device__ __forceinline__ void load_four(float* to, const float* shared, int at
 namespace es {
 
 constexpr int kWarp = 32;
+constexpr int kThreads = 256;  // of a block, where nothing asks for another number
+
+// For each i < count, shared by all threads of all blocks.
+#define ES_EACH(i, count)                                                        \
+  for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (count);  \
+       i += (int64_t)gridDim.x * blockDim.x)
 
 // How work is cut. 0: as seems best. Tests take others, and nothing may change but the time.
 struct Settings {
@@ -58,8 +64,9 @@ struct Settings {
 };
 Settings& settings();
 
-// How many blocks to start for so many tasks.
+// How many blocks to start for so many tasks of a block, or of a thread.
 int64_t blocks_for(int64_t tasks);
+static inline int64_t blocks_for_threads(int64_t tasks) { return blocks_for((tasks + kThreads - 1) / kThreads); }
 
 // Working memory on the device for the kernels that are launched while it lives.
 class Memory {

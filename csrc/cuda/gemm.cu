@@ -23,8 +23,8 @@ struct MatrixProduct {
   ES_FN float right(int64_t number, int64_t k, int64_t j) const { return at(p.b, number, k, j); }
   ES_FN void store(int64_t number, int64_t i, int64_t j, float sum) const {
     float addend = p.beta == 0 ? 0.0f : at(p.c, number, i, j);
-    T* out = (T*)p.out.data;
-    out[number * p.out.batch + i * p.out.row + j * p.out.column] = narrow<T>(scale_and_add(sum, p.alpha, p.beta, addend));
+    T* out = (T*)p.out.data + number * p.out.batch + i * p.out.row + j * p.out.column;
+    *out = narrow<T>(scale_and_add(sum, p.alpha, p.beta, addend));
   }
 };
 

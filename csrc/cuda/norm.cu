@@ -22,7 +22,7 @@ struct Rows {
   float *out, *mean, *inverse;
 };
 
-ES_KERNEL void ES_THREADS(kRowThreads) forward_kernel(Rows job) {
+ES_KERNEL void ES_THREADS(kThreads) forward_kernel(Rows job) {
   ES_SHARED(float, place, kTogether);
   const int64_t n = job.length;
   for (int64_t row = blockIdx.x; row < job.rows; row += gridDim.x) {
@@ -32,16 +32,17 @@ ES_KERNEL void ES_THREADS(kRowThreads) forward_kernel(Rows job) {
     const float mean = divide(sum, (float)n);
     sum_row<1>(n, place, [&](float* total, int64_t i) { *total = fma(x[i] - mean, x[i] - mean, *total); }, &sum);
     const float inverse = inverse_deviation(divide(sum, (float)n), job.epsilon);
-    for (int64_t i = threadIdx.x; i < n; i += kRowThreads) {
+    for (int64_t i = threadIdx.x; i < n; i += kThreads) {
       const int64_t at = job.affine.place(row, i);
-      const float weight = job.affine.weight ? job.affine.weight[at] : 1, bias = job.affine.weight ? job.affine.bias[at] : 0;
+      const float weight = job.affine.weight ? job.affine.weight[at] : 1;
+      const float bias = job.affine.weight ? job.affine.bias[at] : 0;
       job.out[row * n + i] = affine(normal(x[i], mean, inverse), weight, bias);
     }
     if (threadIdx.x == 0) job.mean[row] = mean, job.inverse[row] = inverse;
   }
 }
 
-ES_KERNEL void ES_THREADS(kRowThreads) backward_kernel(Rows job) {
+ES_KERNEL void ES_THREADS(kThreads) backward_kernel(Rows job) {
   ES_SHARED(float, place, 2 * kTogether);
   const int64_t n = job.length;
   for (int64_t row = blockIdx.x; row < job.rows; row += gridDim.x) {
@@ -60,7 +61,7 @@ ES_KERNEL void ES_THREADS(kRowThreads) backward_kernel(Rows job) {
         },
         sums);
     const float sum = divide(sums[0], (float)n), dot = divide(sums[1], (float)n);
-    for (int64_t i = threadIdx.x; i < n; i += kRowThreads)
+    for (int64_t i = threadIdx.x; i < n; i += kThreads)
       job.out[row * n + i] = norm_gradient(g(i), normal(x[i], mean, inverse), sum, dot, inverse);
   }
 }
@@ -68,7 +69,7 @@ ES_KERNEL void ES_THREADS(kRowThreads) backward_kernel(Rows job) {
 static void layer_norm(const LayerNorm& l) {
   if (l.rows == 0) return;
   const Rows job{l.rows, l.length, nullptr, l.x, {l.weight, l.bias, 1, 1, l.length}, l.epsilon, l.y, l.mean, l.inverse};
-  ES_LAUNCH(blocks_for(l.rows), kRowThreads, forward_kernel, job);
+  ES_LAUNCH(blocks_for(l.rows), kThreads, forward_kernel, job);
 }
 
 struct LayerSums {
@@ -87,7 +88,7 @@ static void layer_norm_backward(const LayerNormBackward& l) {
   // Before dx, which may take the gradient's place.
   if (l.dweight || l.dbias)
     sum_columns<2>(l.rows, l.length, LayerSums{l.gradient, l.x, l.mean, l.inverse, l.length}, {{l.dbias, l.dweight}});
-  if (l.dx && l.rows) ES_LAUNCH(blocks_for(l.rows), kRowThreads, backward_kernel, job);
+  if (l.dx && l.rows) ES_LAUNCH(blocks_for(l.rows), kThreads, backward_kernel, job);
 }
 
 static void group_norm(const GroupNorm& g) {
@@ -95,10 +96,10 @@ static void group_norm(const GroupNorm& g) {
   if (rows == 0) return;
   const Rows job{rows, wide * g.positions, nullptr, g.x, {g.weight, g.bias, g.positions, g.groups, wide}, g.epsilon,
                  g.y,  g.mean, g.inverse};
-  ES_LAUNCH(blocks_for(rows), kRowThreads, forward_kernel, job);
+  ES_LAUNCH(blocks_for(rows), kThreads, forward_kernel, job);
 }
 
-ES_KERNEL void ES_THREADS(kRowThreads) channel_sums_kernel(GroupNormBackward g) {
+ES_KERNEL void ES_THREADS(kThreads) channel_sums_kernel(GroupNormBackward g) {
   ES_SHARED(float, place, 2 * kTogether);
   for (int64_t c = blockIdx.x; c < g.channels; c += gridDim.x) {
     float sums[2];
@@ -118,10 +119,10 @@ ES_KERNEL void ES_THREADS(kRowThreads) channel_sums_kernel(GroupNormBackward g) 
 
 static void group_norm_backward(const GroupNormBackward& g) {
   const int64_t rows = g.batch * g.groups, wide = g.channels / g.groups;
-  if ((g.dweight || g.dbias) && g.channels) ES_LAUNCH(blocks_for(g.channels), kRowThreads, channel_sums_kernel, g);
+  if ((g.dweight || g.dbias) && g.channels) ES_LAUNCH(blocks_for(g.channels), kThreads, channel_sums_kernel, g);
   const Rows job{rows, wide * g.positions, g.gradient, g.x, {g.weight, nullptr, g.positions, g.groups, wide}, 0,
                  g.dx, (float*)g.mean, (float*)g.inverse};
-  if (g.dx && rows) ES_LAUNCH(blocks_for(rows), kRowThreads, backward_kernel, job);
+  if (g.dx && rows) ES_LAUNCH(blocks_for(rows), kThreads, backward_kernel, job);
 }
 
 static const Norm kTable = {layer_norm, layer_norm_backward, group_norm, group_norm_backward};

@@ -18,7 +18,7 @@ struct Layout {
 };
 
 template <int kSums, class Step>
-ES_KERNEL void ES_THREADS(kRowThreads) channels_kernel(int64_t rows, int64_t channels, Step step, Outputs<kSums> outputs) {
+ES_KERNEL void ES_THREADS(kThreads) channels_kernel(int64_t rows, int64_t channels, Step step, Outputs<kSums> outputs) {
   ES_SHARED(float, place, kSums * kTogether);
   for (int64_t c = blockIdx.x; c < channels; c += gridDim.x) {
     float sums[kSums];
@@ -34,7 +34,7 @@ static void sum_channels(const Images& s, Step step, Outputs<kSums> outputs) {
   const int64_t rows = s.batch * s.positions;
   if (s.channels_last) return sum_columns<kSums>(rows, s.channels, step, outputs);
   if (s.channels)
-    ES_LAUNCH(blocks_for(s.channels), kRowThreads, (channels_kernel<kSums, Step>), rows, s.channels, step, outputs);
+    ES_LAUNCH(blocks_for(s.channels), kThreads, (channels_kernel<kSums, Step>), rows, s.channels, step, outputs);
 }
 
 struct SumStep {

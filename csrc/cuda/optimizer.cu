@@ -6,8 +6,6 @@
 
 ES_NAMESPACE {
 
-constexpr int kThreads = 256;
-
 template <class T>
 struct Tensors {
   T *param, *grad, *first, *second, *third;  // the states, as each optimizer names them
@@ -47,15 +45,14 @@ static ES_FN void step(const Adagrad& a, const Tensors<T>& t, int64_t i) {
 
 template <class T, class Step>
 ES_KERNEL void ES_THREADS(kThreads) step_kernel(Step parameters, Tensors<T> tensors) {
-  const int64_t stride = (int64_t)gridDim.x * blockDim.x;
-  for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < tensors.count; i += stride)
+  ES_EACH(i, tensors.count)
     step(parameters, tensors, i);
 }
 
 template <class T, class Step>
 static void run_of(const Step& step, void* p, void* g, void* a, void* b, void* c, int64_t count) {
   Tensors<T> tensors{(T*)p, (T*)g, (T*)a, (T*)b, (T*)c, count};
-  ES_LAUNCH(blocks_for((count + kThreads - 1) / kThreads), kThreads, (step_kernel<T, Step>), step, tensors);
+  ES_LAUNCH(blocks_for_threads(count), kThreads, (step_kernel<T, Step>), step, tensors);
 }
 
 template <class Step>

@@ -1,8 +1,8 @@
 // The pointwise operators: one kernel for each, over elements of any type and stride.
 #include "../cpu/pointwise.h"
 
-#include "../exact/half.h"
 #include "device.h"
+#include "elements.h"
 
 ES_NAMESPACE {
 
@@ -10,18 +10,6 @@ struct Operands {
   char* data[4];
   int64_t strides[4];  // bytes
 };
-
-static ES_FN float load(Element type, const char* at) {
-  if (type == Element::f32) return *(const float*)at;
-  if (type == Element::bf16) return widen(*(const bf16*)at);
-  return widen(*(const fp16*)at);
-}
-
-static ES_FN void store(Element type, char* at, float x) {
-  if (type == Element::f32) *(float*)at = x;
-  else if (type == Element::bf16) *(bf16*)at = narrow<bf16>(x);
-  else *(fp16*)at = narrow<fp16>(x);
-}
 
 #define ES_VALUE(name, inputs, value)                                      \
   struct Value_##name {                                                    \
@@ -34,12 +22,9 @@ static ES_FN void store(Element type, char* at, float x) {
 ES_POINTWISE(ES_VALUE)
 #undef ES_VALUE
 
-constexpr int kThreads = 256;
-
 template <class Value>
 ES_KERNEL void ES_THREADS(kThreads) strided_kernel(PointJob job, Operands o, int64_t count) {
-  const int64_t stride = (int64_t)gridDim.x * blockDim.x;
-  for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) {
+  ES_EACH(i, count) {
     float x = load(job.types[1], o.data[1] + i * o.strides[1]), y = 0, z = 0;
     if (Value::kInputs > 1) y = load(job.types[2], o.data[2] + i * o.strides[2]);
     if (Value::kInputs > 2) z = load(job.types[3], o.data[3] + i * o.strides[3]);
@@ -49,7 +34,7 @@ ES_KERNEL void ES_THREADS(kThreads) strided_kernel(PointJob job, Operands o, int
 
 template <class Value>
 static void run(const PointJob& job, const Operands& operands, int64_t count) {
-  if (count) ES_LAUNCH(blocks_for((count + kThreads - 1) / kThreads), kThreads, strided_kernel<Value>, job, operands, count);
+  if (count) ES_LAUNCH(blocks_for_threads(count), kThreads, strided_kernel<Value>, job, operands, count);
 }
 
 #define ES_RUN(name, inputs, value) run<Value_##name>,

@@ -7,14 +7,6 @@
 
 ES_NAMESPACE {
 
-constexpr int kThreads = 256;
-
-#define ES_EACH(i, count)                                                                        \
-  for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (count);                  \
-       i += (int64_t)gridDim.x * blockDim.x)
-
-static int64_t blocks_of(int64_t threads) { return blocks_for((threads + kThreads - 1) / kThreads); }
-
 template <class T>
 static ES_FN void store(T* out, int64_t at, float x, float last) {
   T value = narrow<T>(x);
@@ -44,7 +36,7 @@ ES_KERNEL void ES_THREADS(kThreads) draw_kernel(Draw d, Values values, float las
 template <class Values>
 static void draw(const Draw& d, Values values, float last = __builtin_inff()) {
   const int64_t threads = (d.count + kPanelWords - 1) / kPanelWords * kPanelBlocks;
-  if (threads) ES_LAUNCH(blocks_of(threads), kThreads, draw_kernel<Values>, d, values, last);
+  if (threads) ES_LAUNCH(blocks_for_threads(threads), kThreads, draw_kernel<Values>, d, values, last);
 }
 
 // An element that depends on its word alone.
@@ -116,7 +108,7 @@ ES_KERNEL void ES_THREADS(kThreads) uniform64_kernel(uint64_t key, int64_t count
 }
 
 static void uniform64(uint64_t key, int64_t count, double* out, double from, double to) {
-  if (count) ES_LAUNCH(blocks_of(count), kThreads, uniform64_kernel, key, count, out, from, to);
+  if (count) ES_LAUNCH(blocks_for_threads(count), kThreads, uniform64_kernel, key, count, out, from, to);
 }
 
 template <class T>
@@ -145,7 +137,8 @@ template <class T>
 static void dropout_as(const Draw& d, const void* x, uint8_t* mask, uint64_t threshold, float scale) {
   const int64_t threads = (d.count + kPanelWords - 1) / kPanelWords * kPanelBlocks;
   if (threads)
-    ES_LAUNCH(blocks_of(threads), kThreads, dropout_kernel<T>, d, (const T*)x, mask, bernoulli_values(threshold), scale);
+    ES_LAUNCH(blocks_for_threads(threads), kThreads, dropout_kernel<T>, d, (const T*)x, mask,
+              bernoulli_values(threshold), scale);
 }
 
 static void dropout(const Draw& d, const void* x, uint8_t* mask, uint64_t threshold, float scale) {
@@ -156,7 +149,8 @@ static void dropout(const Draw& d, const void* x, uint8_t* mask, uint64_t thresh
 
 template <class T>
 static void masked_scale_as(int64_t count, void* out, const void* x, const uint8_t* mask, float scale) {
-  if (count) ES_LAUNCH(blocks_of(count), kThreads, masked_scale_kernel<T>, count, (T*)out, (const T*)x, mask, scale);
+  if (count)
+    ES_LAUNCH(blocks_for_threads(count), kThreads, masked_scale_kernel<T>, count, (T*)out, (const T*)x, mask, scale);
 }
 
 static void masked_scale(int64_t count, void* out, const void* x, Kind kind, const uint8_t* mask, float scale) {
@@ -167,24 +161,13 @@ static void masked_scale(int64_t count, void* out, const void* x, Kind kind, con
 
 ES_KERNEL void ES_THREADS(kThreads)
     choose_kernel(uint64_t key, int64_t rows, int64_t width, const double* upto, int64_t samples, int64_t* out) {
-  ES_EACH(at, rows * samples) {
-    const double* row = upto + at / samples * width;
-    double u = unit(two_words_of(key, (uint64_t)at)) * row[width - 1];
-    int64_t low = 0, high = width - 1;  // the first index whose sum exceeds u is in low .. high
-    while (low < high) {
-      int64_t middle = (low + high) / 2;
-      if (row[middle] > u)
-        high = middle;
-      else
-        low = middle + 1;
-    }
-    out[at] = low;
-  }
+  ES_EACH(at, rows * samples)
+    out[at] = choice_of(two_words_of(key, (uint64_t)at), upto + at / samples * width, width);
 }
 
 static void choose(uint64_t key, int64_t rows, int64_t width, const double* upto, int64_t samples, int64_t* out) {
-  if (rows * samples)
-    ES_LAUNCH(blocks_of(rows * samples), kThreads, choose_kernel, key, rows, width, upto, samples, out);
+  if (rows > 0 && samples > 0)
+    ES_LAUNCH(blocks_for_threads(rows * samples), kThreads, choose_kernel, key, rows, width, upto, samples, out);
 }
 
 ES_KERNEL void ES_THREADS(kThreads) integers_kernel(uint64_t key, int64_t count, int64_t* out, Integers parameters) {
@@ -192,7 +175,7 @@ ES_KERNEL void ES_THREADS(kThreads) integers_kernel(uint64_t key, int64_t count,
 }
 
 static void integers(uint64_t key, int64_t count, int64_t* out, uint64_t range, int64_t base) {
-  if (count) ES_LAUNCH(blocks_of(count), kThreads, integers_kernel, key, count, out, (Integers{range, base}));
+  if (count) ES_LAUNCH(blocks_for_threads(count), kThreads, integers_kernel, key, count, out, (Integers{range, base}));
 }
 
 static const Random kTable = {

@@ -3,50 +3,11 @@
 #include "../cpu/reduce.h"
 
 #include "../exact/reduction.h"
-#include "device.h"
+#include "lanes.h"
 
 ES_NAMESPACE {
 
-constexpr int kThreads = 256, kFew = 32;
-
-static ES_FN int64_t volume(const Axis* axes, int count) {
-  int64_t all = 1;
-  for (int i = 0; i < count; ++i) all *= axes[i].size;
-  return all;
-}
-
-struct Place {
-  int64_t in, out;
-};
-
-// Of an element, counted with the last axis fastest.
-static ES_FN Place place(const Axis* axes, int count, int64_t at) {
-  Place found{0, 0};
-  for (int i = count - 1; i > 0; --i) {
-    int64_t index = at % axes[i].size;
-    at /= axes[i].size;
-    found.in += index * axes[i].stride, found.out += index * axes[i].out;
-  }
-  if (count) found.in += at * axes[0].stride, found.out += at * axes[0].out;
-  return found;
-}
-
-// For double as `maximum` of exact/base.h.
-struct MaximumOfDoubles {
-  static constexpr double init = -(double)kInfinite;
-  static ES_FN double step(double total, double x) { return combine(total, x); }
-  static ES_FN double combine(double a, double b) {
-    double larger = a > b ? a : b;
-    if (a == b) larger = bit_cast<double>(bit_cast<uint64_t>(a) & bit_cast<uint64_t>(b));
-    return a != a ? a : (b != b ? b : larger);
-  }
-};
-
-struct MinimumOfDoubles {
-  static constexpr double init = (double)kInfinite;
-  static ES_FN double step(double total, double x) { return combine(total, x); }
-  static ES_FN double combine(double a, double b) { return -MaximumOfDoubles::combine(-a, -b); }
-};
+constexpr int kFew = 32;
 
 // What is left to do: `outputs` results of `blocks` blocks each. `partial` is where those of a block go, if there are
 // several: (output, block).
@@ -61,7 +22,7 @@ static ES_FN void give(const Reduction& r, const Work<T>& work, int64_t output, 
   if (work.partial)
     work.partial[output * work.blocks + block] = x;
   else
-    ((T*)r.out)[place(r.kept, r.kept_axes, output).out] = x;
+    ((T*)r.out)[offsets_of(r.kept, r.kept_axes, output).out] = x;
 }
 
 template <class T, class Op>
@@ -72,28 +33,25 @@ ES_KERNEL void ES_THREADS(kThreads) rows_kernel(Reduction r, Work<T> work) {
     const int64_t task = first + threadIdx.x / (int)kLanes, output = task / work.blocks, block = task % work.blocks;
     T total = (T)Op::init;
     if (task < tasks) {
-      const T* in = (const T*)r.in + place(r.kept, r.kept_axes, output).in;
+      const T* in = (const T*)r.in + offsets_of(r.kept, r.kept_axes, output).in;
       const int64_t start = block * kBlock, end = start + kBlock < work.length ? start + kBlock : work.length;
       if (r.reduced_axes == 1)
         for (int64_t i = start + lane; i < end; i += kLanes) total = Op::step(total, in[i * r.reduced[0].stride]);
       else
         for (int64_t i = start + lane; i < end; i += kLanes)
-          total = Op::step(total, in[place(r.reduced, r.reduced_axes, i).in]);
+          total = Op::step(total, in[offsets_of(r.reduced, r.reduced_axes, i).in]);
     }
-    for (int half = (int)kLanes / 2; half > 0; half /= 2) {  // the whole warp, though the upper lanes' sums are not used
-      T other = from_lane(total, ((int)threadIdx.x + half) % kWarp);
-      if (lane < half) total = Op::combine(total, other);
-    }
+    total = join_lanes<Op>(total);
     if (lane == 0 && task < tasks) give(r, work, output, block, total);
   }
 }
 
 template <class T, class Op>
 ES_KERNEL void ES_THREADS(kThreads) columns_kernel(Reduction r, Work<T> work) {
-  const int64_t tasks = work.outputs * work.blocks, stride = (int64_t)gridDim.x * blockDim.x;
-  for (int64_t task = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; task < tasks; task += stride) {
+  const int64_t tasks = work.outputs * work.blocks;
+  ES_EACH(task, tasks) {
     const int64_t output = task % work.outputs, block = task / work.outputs;  // neighbours read neighbours
-    const T* in = (const T*)r.in + place(r.kept, r.kept_axes, output).in;
+    const T* in = (const T*)r.in + offsets_of(r.kept, r.kept_axes, output).in;
     const int64_t start = block * kBlock, end = start + kBlock < work.length ? start + kBlock : work.length;
     T lane[kLanes];
 #pragma unroll
@@ -101,7 +59,7 @@ ES_KERNEL void ES_THREADS(kThreads) columns_kernel(Reduction r, Work<T> work) {
     for (int64_t i = start; i < end; i += kLanes)
 #pragma unroll
       for (int l = 0; l < (int)kLanes; ++l)
-        if (i + l < end) lane[l] = Op::step(lane[l], in[place(r.reduced, r.reduced_axes, i + l).in]);
+        if (i + l < end) lane[l] = Op::step(lane[l], in[offsets_of(r.reduced, r.reduced_axes, i + l).in]);
 #pragma unroll
     for (int half = (int)kLanes / 2; half > 0; half /= 2)
 #pragma unroll
@@ -113,12 +71,11 @@ ES_KERNEL void ES_THREADS(kThreads) columns_kernel(Reduction r, Work<T> work) {
 // Few blocks: a thread joins them.
 template <class T, class Op>
 ES_KERNEL void ES_THREADS(kThreads) join_few_kernel(Reduction r, Work<T> work) {
-  const int64_t stride = (int64_t)gridDim.x * blockDim.x;
-  for (int64_t o = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; o < work.outputs; o += stride) {
+  ES_EACH(o, work.outputs) {
     T* x = work.partial + o * work.blocks;
     for (int64_t n = work.blocks; n > 1; n = (n + 1) / 2)
       for (int64_t i = 0; i < (n + 1) / 2; ++i) x[i] = 2 * i + 1 < n ? Op::combine(x[2 * i], x[2 * i + 1]) : x[2 * i];
-    ((T*)r.out)[place(r.kept, r.kept_axes, o).out] = x[0];
+    ((T*)r.out)[offsets_of(r.kept, r.kept_axes, o).out] = x[0];
   }
 }
 
@@ -134,33 +91,14 @@ ES_KERNEL void ES_THREADS(kThreads) join_many_kernel(Reduction r, Work<T> work, 
       T* last = from;
       from = to, to = last;
     }
-    if (threadIdx.x == 0) ((T*)r.out)[place(r.kept, r.kept_axes, o).out] = from[0];
+    if (threadIdx.x == 0) ((T*)r.out)[offsets_of(r.kept, r.kept_axes, o).out] = from[0];
   }
-}
-
-// Axes that lie in memory as one become one: fewer divisions.
-static int merged(Axis* axes, int count) {
-  int kept = 0;
-  for (int i = 0; i < count; ++i) {
-    if (axes[i].size == 1) continue;
-    if (kept && axes[kept - 1].stride == axes[i].stride * axes[i].size &&
-        axes[kept - 1].out == axes[i].out * axes[i].size)
-      axes[kept - 1] = Axis{axes[kept - 1].size * axes[i].size, axes[i].stride, axes[i].out};
-    else
-      axes[kept++] = axes[i];
-  }
-  if (!kept && count) axes[kept++] = Axis{1, 0, 0};
-  return kept;
 }
 
 template <class T, class Op>
-static void reduce_all(const Reduction& asked) {
-  Reduction r = asked;
+static void reduce_all(const Reduction& r) {
   Work<T> work{volume(r.kept, r.kept_axes), volume(r.reduced, r.reduced_axes), 1, nullptr};
   if (work.outputs == 0) return;
-  for (int i = 0; i < r.reduced_axes; ++i) r.reduced[i].out = 0;
-  r.reduced_axes = work.length ? merged(r.reduced, r.reduced_axes) : 0;
-  r.kept_axes = merged(r.kept, r.kept_axes);
   work.blocks = work.length > kBlock ? (work.length + kBlock - 1) / kBlock : 1;
   const size_t partials = work.blocks > 1 ? (size_t)(work.outputs * work.blocks) * sizeof(T) : 0;
   Memory partial(partials), other(work.blocks > kFew ? partials : 0);
@@ -169,42 +107,49 @@ static void reduce_all(const Reduction& asked) {
   const bool columns = r.kept_axes && r.kept[r.kept_axes - 1].stride == 1 && work.outputs >= kWarp &&
                        !(r.reduced_axes && r.reduced[r.reduced_axes - 1].stride == 1);
   if (columns)
-    ES_LAUNCH(blocks_for((tasks + kThreads - 1) / kThreads), kThreads, (columns_kernel<T, Op>), r, work);
+    ES_LAUNCH(blocks_for_threads(tasks), kThreads, (columns_kernel<T, Op>), r, work);
   else
-    ES_LAUNCH(blocks_for((tasks + kThreads / kLanes - 1) / (kThreads / kLanes)), kThreads, (rows_kernel<T, Op>), r, work);
+    ES_LAUNCH(blocks_for_threads(tasks * kLanes), kThreads, (rows_kernel<T, Op>), r, work);
   if (work.blocks > kFew)
     ES_LAUNCH(blocks_for(work.outputs), kThreads, (join_many_kernel<T, Op>), r, work, other.as<T>());
   else if (work.blocks > 1)
-    ES_LAUNCH(blocks_for((work.outputs + kThreads - 1) / kThreads), kThreads, (join_few_kernel<T, Op>), r, work);
+    ES_LAUNCH(blocks_for_threads(work.outputs), kThreads, (join_few_kernel<T, Op>), r, work);
 }
 
 ES_KERNEL void ES_THREADS(kThreads) square_roots_kernel(float* x, int64_t count) {
-  const int64_t stride = (int64_t)gridDim.x * blockDim.x;
-  for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) x[i] = square_root(x[i]);
+  ES_EACH(i, count) x[i] = square_root(x[i]);
 }
 
 static void square_roots(float* x, int64_t count) {
-  if (count) ES_LAUNCH(blocks_for((count + kThreads - 1) / kThreads), kThreads, square_roots_kernel, x, count);
+  if (count) ES_LAUNCH(blocks_for_threads(count), kThreads, square_roots_kernel, x, count);
+}
+
+// A block of a line: `first` is where the line begins, its elements start .. end are `inner` apart.
+struct LineBlock {
+  int64_t first, start, end;
+};
+static ES_FN LineBlock line_block(const RunningLines& lines, int64_t blocks, int64_t task) {
+  const int64_t start = task / lines.inner % blocks * kBlock, end = start + kBlock;
+  return {task / lines.inner / blocks * lines.length * lines.inner + task % lines.inner, start,
+          end < lines.length ? end : lines.length};
 }
 
 // Running totals, in three goes: the total of each block; the chain of those that came before each; every element.
 template <class Op>
 ES_KERNEL void ES_THREADS(kThreads) totals_kernel(RunningLines lines, int64_t blocks, float* totals) {
-  const int64_t stride = (int64_t)gridDim.x * blockDim.x, all = lines.outer * lines.inner * blocks;
-  for (int64_t task = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; task < all; task += stride) {
-    const int64_t inner = task % lines.inner, block = task / lines.inner % blocks, outer = task / lines.inner / blocks;
-    const int64_t start = block * kBlock, end = start + kBlock < lines.length ? start + kBlock : lines.length;
+  const int64_t all = lines.outer * lines.inner * blocks;
+  ES_EACH(task, all) {
+    const LineBlock block = line_block(lines, blocks, task);
     float chain = Op::init;
-    for (int64_t l = start; l < end; ++l)
-      chain = Op::combine(chain, lines.in[(outer * lines.length + l) * lines.inner + inner]);
+    for (int64_t l = block.start; l < block.end; ++l)
+      chain = Op::combine(chain, lines.in[block.first + l * lines.inner]);
     totals[task] = chain;
   }
 }
 
 template <class Op>
 ES_KERNEL void ES_THREADS(kThreads) before_kernel(RunningLines lines, int64_t blocks, float* totals) {
-  const int64_t stride = (int64_t)gridDim.x * blockDim.x;
-  for (int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; at < lines.outer * lines.inner; at += stride) {
+  ES_EACH(at, lines.outer * lines.inner) {
     float before = Op::init;
     for (int64_t block = 0; block < blocks; ++block) {
       float* total = totals + (at / lines.inner * blocks + block) * lines.inner + at % lines.inner;
@@ -217,13 +162,12 @@ ES_KERNEL void ES_THREADS(kThreads) before_kernel(RunningLines lines, int64_t bl
 
 template <class Op>
 ES_KERNEL void ES_THREADS(kThreads) running_kernel(RunningLines lines, int64_t blocks, const float* before) {
-  const int64_t stride = (int64_t)gridDim.x * blockDim.x, all = lines.outer * lines.inner * blocks;
-  for (int64_t task = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; task < all; task += stride) {
-    const int64_t inner = task % lines.inner, block = task / lines.inner % blocks, outer = task / lines.inner / blocks;
-    const int64_t start = block * kBlock, end = start + kBlock < lines.length ? start + kBlock : lines.length;
+  const int64_t all = lines.outer * lines.inner * blocks;
+  ES_EACH(task, all) {
+    const LineBlock block = line_block(lines, blocks, task);
     float chain = Op::init;
-    for (int64_t l = start; l < end; ++l) {
-      const int64_t at = (outer * lines.length + l) * lines.inner + inner;
+    for (int64_t l = block.start; l < block.end; ++l) {
+      const int64_t at = block.first + l * lines.inner;
       chain = Op::combine(chain, lines.in[at]);
       lines.out[at] = Op::combine(before[task], chain);
     }
@@ -235,10 +179,9 @@ static void running(const RunningLines& lines) {
   const int64_t blocks = (lines.length + kBlock - 1) / kBlock, each = lines.outer * lines.inner, all = each * blocks;
   if (all == 0) return;
   Memory totals((size_t)all * sizeof(float));
-  auto blocks_of = [](int64_t tasks) { return blocks_for((tasks + kThreads - 1) / kThreads); };
-  ES_LAUNCH(blocks_of(all), kThreads, totals_kernel<Op>, lines, blocks, totals.as<float>());
-  ES_LAUNCH(blocks_of(each), kThreads, before_kernel<Op>, lines, blocks, totals.as<float>());
-  ES_LAUNCH(blocks_of(all), kThreads, running_kernel<Op>, lines, blocks, totals.as<float>());
+  ES_LAUNCH(blocks_for_threads(all), kThreads, totals_kernel<Op>, lines, blocks, totals.as<float>());
+  ES_LAUNCH(blocks_for_threads(each), kThreads, before_kernel<Op>, lines, blocks, totals.as<float>());
+  ES_LAUNCH(blocks_for_threads(all), kThreads, running_kernel<Op>, lines, blocks, totals.as<float>());
 }
 
 static const Reduce kTable = {

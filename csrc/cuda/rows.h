@@ -1,12 +1,12 @@
 // What the threads of a block do together for a row: sums in the order of exact/order.h, and the largest element.
 #pragma once
 
-#include "../exact/order.h"
-#include "device.h"
+#include "../exact/reduction.h"
+#include "lanes.h"
 
 ES_NAMESPACE {
 
-constexpr int kRowThreads = 256, kGroups = kRowThreads / (int)kLanes;
+constexpr int kGroups = kThreads / (int)kLanes;
 constexpr int64_t kTogether = 1024;  // blocks of a row that are joined in shared memory: an aligned part of the tree
 
 // `kSums` sums over i < length, of which `step(totals, i)` adds element i to all. Every thread gets them. `place` is shared
@@ -17,25 +17,22 @@ static ES_DEVICE void sum_row(int64_t length, Place& place, Step step, float* ou
   PairwiseSum<float, 24> parts[kSums];
   for (int64_t first = 0; first * kBlock < length; first += kTogether) {
     const int64_t rest = (length - first * kBlock + kBlock - 1) / kBlock, blocks = rest < kTogether ? rest : kTogether;
-    for (int64_t at = group; at < (blocks + kGroups - 1) / kGroups * kGroups; at += kGroups) {  // all of them: for the warp
+    for (int64_t at = group; at < (blocks + kGroups - 1) / kGroups * kGroups; at += kGroups) {  // all, for the warp
       float totals[kSums] = {};
       const int64_t start = (first + at) * kBlock, end = start + kBlock < length ? start + kBlock : length;
       if (at < blocks)
         for (int64_t i = start + lane; i < end; i += kLanes) step(totals, i);
       for (int s = 0; s < kSums; ++s) {
-        for (int half = (int)kLanes / 2; half > 0; half /= 2) {
-          float other = from_lane(totals[s], (thread + half) % kWarp);
-          if (lane < half) totals[s] = totals[s] + other;
-        }
-        if (lane == 0 && at < blocks) place[s * kTogether + at] = totals[s];
+        const float total = join_lanes<Sum>(totals[s]);
+        if (lane == 0 && at < blocks) place[s * kTogether + at] = total;
       }
     }
     __syncthreads();
     for (int64_t n = blocks; n > 1; n = (n + 1) / 2) {
-      constexpr int kEach = (int)(kTogether / 2 / kRowThreads);
+      constexpr int kEach = (int)(kTogether / 2 / kThreads);
       float joined[kSums][kEach];
       for (int e = 0; e < kEach; ++e) {
-        const int64_t i = thread + e * kRowThreads;
+        const int64_t i = thread + e * kThreads;
         for (int s = 0; s < kSums; ++s) {
           joined[s][e] = 0;
           if (2 * i < n) joined[s][e] = place[s * kTogether + 2 * i];
@@ -44,7 +41,7 @@ static ES_DEVICE void sum_row(int64_t length, Place& place, Step step, float* ou
       }
       __syncthreads();
       for (int e = 0; e < kEach; ++e) {
-        const int64_t i = thread + e * kRowThreads;
+        const int64_t i = thread + e * kThreads;
         for (int s = 0; s < kSums; ++s)
           if (2 * i < n) place[s * kTogether + i] = joined[s][e];
       }
@@ -68,11 +65,10 @@ static ES_FN void sum_alone(int64_t length, Step step, float* out) {
       for (int l = 0; l < (int)kLanes; ++l)
         if (i + l < end) step(lane[l], i + l);
     for (int s = 0; s < kSums; ++s) {
+      float mine[kLanes];
 #pragma unroll
-      for (int half = (int)kLanes / 2; half > 0; half /= 2)
-#pragma unroll
-        for (int l = 0; l < half; ++l) lane[l][s] = lane[l][s] + lane[l + half][s];
-      blocks[s].add(lane[0][s]);
+      for (int l = 0; l < (int)kLanes; ++l) mine[l] = lane[l][s];
+      blocks[s].add(sum_lanes(mine));
     }
   }
   for (int s = 0; s < kSums; ++s) out[s] = blocks[s].result();
@@ -83,10 +79,10 @@ template <class Place, class X>
 static ES_DEVICE float largest_of_row(int64_t length, Place& place, X x) {
   const int thread = (int)threadIdx.x;
   float most = -__builtin_inff();
-  for (int64_t i = thread; i < length; i += kRowThreads) most = x(i) > most ? x(i) : most;
+  for (int64_t i = thread; i < length; i += kThreads) most = x(i) > most ? x(i) : most;
   place[thread] = most;
   __syncthreads();
-  for (int half = kRowThreads / 2; half > 0; half /= 2) {
+  for (int half = kThreads / 2; half > 0; half /= 2) {
     if (thread < half) place[thread] = place[thread + half] > place[thread] ? place[thread + half] : place[thread];
     __syncthreads();
   }

@@ -1,5 +1,5 @@
 // Fibers, and the two barriers.
-#include "shim.h"
+#include "device.h"
 
 #include <cstdio>
 #include <cstdlib>
@@ -76,7 +76,7 @@ Index thread_index, block_index, block_size, grid_size;
 
 namespace {
 
-constexpr int kMostThreads = 1024, kWarp = 32;
+constexpr int kMostThreads = 1024;
 constexpr size_t kStack = 256 << 10;
 
 enum class State { runs, at_block, at_warp, ended };

@@ -7,7 +7,7 @@
 ES_NAMESPACE {
 
 template <bool kLogarithms>
-ES_KERNEL void ES_THREADS(kRowThreads) rows_kernel(SoftmaxForward job) {
+ES_KERNEL void ES_THREADS(kThreads) rows_kernel(SoftmaxForward job) {
   ES_SHARED(float, place, kTogether);
   for (int64_t row = blockIdx.x; row < job.outer; row += gridDim.x) {
     const float* x = job.in + row * job.length;
@@ -15,15 +15,14 @@ ES_KERNEL void ES_THREADS(kRowThreads) rows_kernel(SoftmaxForward job) {
     float sum;
     sum_row<1>(job.length, place, [&](float* total, int64_t i) { *total = *total + exponential(x[i] - most); }, &sum);
     if (kLogarithms) sum = logarithm(sum);
-    for (int64_t i = threadIdx.x; i < job.length; i += kRowThreads)
+    for (int64_t i = threadIdx.x; i < job.length; i += kThreads)
       job.out[row * job.length + i] = kLogarithms ? log_softmax(x[i], most, sum) : softmax(x[i], most, sum);
   }
 }
 
 template <bool kLogarithms>
-ES_KERNEL void ES_THREADS(kRowThreads) columns_kernel(SoftmaxForward job) {
-  const int64_t stride = (int64_t)gridDim.x * blockDim.x;
-  for (int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; at < job.outer * job.inner; at += stride) {
+ES_KERNEL void ES_THREADS(kThreads) columns_kernel(SoftmaxForward job) {
+  ES_EACH(at, job.outer * job.inner) {
     const int64_t first = at / job.inner * job.length * job.inner + at % job.inner;
     auto x = [&](int64_t i) { return job.in[first + i * job.inner]; };
     const float most = largest(job.length, x);
@@ -46,21 +45,20 @@ static ES_FN float gradient_of(float gradient, float output, float sum) {
 }
 
 template <bool kLogarithms>
-ES_KERNEL void ES_THREADS(kRowThreads) gradient_rows_kernel(SoftmaxBackward job) {
+ES_KERNEL void ES_THREADS(kThreads) gradient_rows_kernel(SoftmaxBackward job) {
   ES_SHARED(float, place, kTogether);
   for (int64_t row = blockIdx.x; row < job.outer; row += gridDim.x) {
     const float *g = job.gradient + row * job.length, *y = job.output + row * job.length;
     float sum;
     sum_row<1>(job.length, place, [&](float* total, int64_t i) { add_gradient<kLogarithms>(total, g[i], y[i]); }, &sum);
-    for (int64_t i = threadIdx.x; i < job.length; i += kRowThreads)
+    for (int64_t i = threadIdx.x; i < job.length; i += kThreads)
       job.out[row * job.length + i] = gradient_of<kLogarithms>(g[i], y[i], sum);
   }
 }
 
 template <bool kLogarithms>
-ES_KERNEL void ES_THREADS(kRowThreads) gradient_columns_kernel(SoftmaxBackward job) {
-  const int64_t stride = (int64_t)gridDim.x * blockDim.x;
-  for (int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; at < job.outer * job.inner; at += stride) {
+ES_KERNEL void ES_THREADS(kThreads) gradient_columns_kernel(SoftmaxBackward job) {
+  ES_EACH(at, job.outer * job.inner) {
     const int64_t first = at / job.inner * job.length * job.inner + at % job.inner;
     const float *g = job.gradient + first, *y = job.output + first;
     const int64_t apart = job.inner;
@@ -73,26 +71,24 @@ ES_KERNEL void ES_THREADS(kRowThreads) gradient_columns_kernel(SoftmaxBackward j
   }
 }
 
+// By rows where the axis is the last, else by columns.
+template <class Job>
+static void along(const Job& job, void (*rows)(Job), void (*columns)(Job)) {
+  if (job.outer * job.length * job.inner == 0) return;
+  if (job.inner == 1)
+    ES_LAUNCH(blocks_for(job.outer), kThreads, rows, job);
+  else
+    ES_LAUNCH(blocks_for_threads(job.outer * job.inner), kThreads, columns, job);
+}
+
 template <bool kLogarithms>
 static void forward(const SoftmaxForward& job) {
-  if (job.outer * job.length * job.inner == 0) return;
-  if (job.inner == 1) {
-    ES_LAUNCH(blocks_for(job.outer), kRowThreads, rows_kernel<kLogarithms>, job);
-    return;
-  }
-  const int64_t blocks = (job.outer * job.inner + kRowThreads - 1) / kRowThreads;
-  ES_LAUNCH(blocks_for(blocks), kRowThreads, columns_kernel<kLogarithms>, job);
+  along(job, rows_kernel<kLogarithms>, columns_kernel<kLogarithms>);
 }
 
 template <bool kLogarithms>
 static void backward(const SoftmaxBackward& job) {
-  if (job.outer * job.length * job.inner == 0) return;
-  if (job.inner == 1) {
-    ES_LAUNCH(blocks_for(job.outer), kRowThreads, gradient_rows_kernel<kLogarithms>, job);
-    return;
-  }
-  const int64_t blocks = (job.outer * job.inner + kRowThreads - 1) / kRowThreads;
-  ES_LAUNCH(blocks_for(blocks), kRowThreads, gradient_columns_kernel<kLogarithms>, job);
+  along(job, gradient_rows_kernel<kLogarithms>, gradient_columns_kernel<kLogarithms>);
 }
 
 static const Softmax kTable = {forward<false>, forward<true>, backward<false>, backward<true>};

@@ -72,6 +72,20 @@ ES_FN float geometric_of(uint32_t word, float scale) {
 // 1 with probability p: where word * 2^-32 < p, compared exactly.
 ES_FN bool bernoulli_of(uint32_t word, double p) { return (double)word * 0x1p-32 < p; }
 
+// An index below `width`, each as often as its weight says. `upto` holds the sums of the weights up to each.
+ES_FN int64_t choice_of(uint64_t words, const double* upto, int64_t width) {
+  double u = unit(words) * upto[width - 1];
+  int64_t low = 0, high = width - 1;  // the first index whose sum exceeds u is in low .. high
+  while (low < high) {
+    int64_t middle = (low + high) / 2;
+    if (upto[middle] > u)
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  return low;
+}
+
 // The upper 64 bits of the product.
 ES_FN uint64_t multiply_high(uint64_t a, uint64_t b) {
 #if defined(__SIZEOF_INT128__) && !defined(__CUDACC__)

@@ -62,6 +62,23 @@ struct MinimumMagnitude : Minimum {
   static ES_FN float step(float total, float x) { return minimum(total, from_bits(bits(x) & 0x7fffffff)); }
 };
 
+// As `maximum` and `minimum` of exact/base.h.
+struct MaximumOfDoubles {
+  static constexpr double init = -(double)kInfinite;
+  static ES_FN double step(double total, double x) { return combine(total, x); }
+  static ES_FN double combine(double a, double b) {
+    double larger = a > b ? a : b;
+    if (a == b) larger = bit_cast<double>(bit_cast<uint64_t>(a) & bit_cast<uint64_t>(b));
+    return a != a ? a : (b != b ? b : larger);
+  }
+};
+
+struct MinimumOfDoubles {
+  static constexpr double init = (double)kInfinite;
+  static ES_FN double step(double total, double x) { return combine(total, x); }
+  static ES_FN double combine(double a, double b) { return -MaximumOfDoubles::combine(-a, -b); }
+};
+
 // The blocks of any reduction, pairwise: as PairwiseSum, with `combine` for the addition.
 template <class Op>
 struct Pairwise {
