@@ -55,7 +55,6 @@ SABOTAGE = Path(__file__).parent / "e2e" / "sabotage"
 MORTAL = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
 """Makes a process end with us. Not by `preexec_fn`: no Python may run between fork and exec beside gRPC's threads."""
 
-
 TTL = 5.0
 PATIENCE = 180.0
 """Seconds for a condition to come true: only a bug, or a machine in deep trouble, uses them up."""
@@ -349,6 +348,7 @@ class Cluster:
             except UnavailableError:
                 if time.monotonic() > deadline:
                     raise
+                time.sleep(0.02)
 
     def view(self, job: str) -> views.JobView:
         """The job's records as they are now."""

@@ -181,8 +181,9 @@ def main() -> None:
         begin(self, os.dup(EXTRA_FD) if fd is None and order.outermost else fd)
 
     def child(self: ForkServer, module: str, arguments: Sequence[str], *fds: int) -> object:
-        what = module, tuple(arguments)
-        mine = Order(*what, order.env, order.folder, order.family, parent=os.getpid(), outermost=False)
+        mine = msgspec.structs.replace(
+            order, module=module, arguments=tuple(arguments), parent=os.getpid(), outermost=False
+        )
         return fork(self, MODULE, [msgspec.json.encode(mine).decode()], *fds)
 
     ForkServer.__init__ = connected  # type: ignore[method-assign]

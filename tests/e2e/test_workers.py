@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 # One worker uses the local lane, several the object-store lane: so this compares the lanes as well.
-@pytest.mark.parametrize(("workers", "loaders"), [(4, 1), (1, 3)])
+@pytest.mark.parametrize(("workers", "loaders"), [(2, 0), (3, 1), (4, 0), (1, 3)])
 def test_the_number_of_workers_and_loader_processes_never_shows_in_the_bits(
     cluster: Cluster, reference: Reference, workers: int, loaders: int
 ) -> None:

@@ -14,7 +14,7 @@ import tally
 from sim.scenario import simulate
 
 FROM = int(os.environ.get("EASYSCALE_SIM_FROM", "0"))
-SEEDS = int(os.environ.get("EASYSCALE_SIM_SEEDS", "250"))
+SEEDS = int(os.environ.get("EASYSCALE_SIM_SEEDS", "500"))
 CHUNK = 25
 
 

@@ -33,7 +33,7 @@ from sim.scenario import simulate
 
 Patch = Callable[[Any, str, Any], None]
 
-SEEDS = 500
+CI_SEEDS = 500
 
 
 def compares_without(patch: Patch, keep: Callable[[Any], bool]) -> None:
@@ -356,10 +356,10 @@ BUGS: dict[Callable[[Patch], None], int] = {
 def test_a_planted_bug_is_found(plant: Callable[[Patch], None], monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch.setattr)
     first = BUGS[plant]
-    for seed in [*range(first, SEEDS), *range(first)]:
+    for seed in [*range(first, CI_SEEDS), *range(first)]:
         outcome = simulate(seed)
         if outcome.violation:
             print(f"{plant.__name__}: found by seed {seed}: {outcome.violation}")
             tally.add("planted", plant.__name__)
             return
-    pytest.fail(f"{SEEDS} seeds do not find {plant.__name__}")
+    pytest.fail(f"{CI_SEEDS} seeds do not find {plant.__name__}")

@@ -29,4 +29,4 @@ def test_the_next_step_finds_the_memory_of_the_last() -> None:
         how: int(subprocess.run([sys.executable, "-P", "-c", FAULTS, how], capture_output=True, check=True).stdout)
         for how in ("keep", "return")
     }
-    assert faults["keep"] < 100 < faults["return"]  # pages have up to 2 MiB
+    assert faults["keep"] < 1000 < faults["return"]
