@@ -1,4 +1,5 @@
 // Which instruction set is in use. Compiled once, for the baseline.
+#include "gemm.h"
 #include "isa.h"
 
 #include <cstdlib>
@@ -7,9 +8,7 @@ namespace es {
 namespace {
 
 bool has(Isa one) {
-#ifdef ES_WITH_CUDA
-  if (one == Isa::cuda) return true;  // the last in the list: nobody has it without asking
-#endif
+  if (one == Isa::cuda) return gemm_cuda;  // the last in the list: nobody has it without asking
 #if defined(__x86_64__)
   __builtin_cpu_init();
   bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
@@ -51,7 +50,8 @@ Isa& chosen() {
 
 }
 
-Isa isa() { return chosen(); }
+constinit thread_local bool on_cuda = false;
+Isa isa() { return on_cuda ? Isa::cuda : chosen(); }
 
 bool use_isa(const char* name) {
   if (!*name) {

@@ -25,17 +25,17 @@ const char* isa_name();
 
 }
 
-// The kernels of csrc/cuda are one more set, where they are linked in: for programs that have no tensors, and so no device
-// that a call is for. They are weak while not every family has them.
-#ifdef ES_WITH_CUDA
+// The kernels of csrc/cuda are one more set, which a program need not have: the one in use by a thread while what it works
+// on is on such a device.
+namespace es {
+
+extern constinit thread_local bool on_cuda;
+
+}
 #define ES_CUDA_TABLE(Table, name) __attribute__((weak)) const Table& ES_JOIN(name, _cuda)();
 #define ES_CUDA_CASE(name) \
   case Isa::cuda:          \
     return ES_JOIN(name, _cuda)();
-#else
-#define ES_CUDA_TABLE(Table, name)
-#define ES_CUDA_CASE(name)
-#endif
 
 #if defined(__x86_64__)
 #define ES_TABLE(Table, name)                \

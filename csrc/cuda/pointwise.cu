@@ -1,15 +1,10 @@
-// The pointwise operators: one kernel for each, over elements of any type and stride.
-#include "../cpu/pointwise.h"
+// The pointwise operators: for each a kernel over elements of any type that lie in any way, and one over floats in a row.
+#include "pointwise.h"
 
 #include "device.h"
 #include "elements.h"
 
 ES_NAMESPACE {
-
-struct Operands {
-  char* data[4];
-  int64_t strides[4];  // bytes
-};
 
 #define ES_VALUE(name, inputs, value)                                      \
   struct Value_##name {                                                    \
@@ -23,39 +18,84 @@ ES_POINTWISE(ES_VALUE)
 #undef ES_VALUE
 
 template <class Value>
-ES_KERNEL void ES_THREADS(kThreads) strided_kernel(PointJob job, Operands o, int64_t count) {
+ES_KERNEL void ES_THREADS(kThreads) shaped_kernel(PointJob job, Shaped s, int64_t count) {
   ES_EACH(i, count) {
-    float x = load(job.types[1], o.data[1] + i * o.strides[1]), y = 0, z = 0;
-    if (Value::kInputs > 1) y = load(job.types[2], o.data[2] + i * o.strides[2]);
-    if (Value::kInputs > 2) z = load(job.types[3], o.data[3] + i * o.strides[3]);
-    store(job.types[0], o.data[0] + i * o.strides[0], Value::of(x, y, z, job.numbers));
+    int64_t offset[Value::kInputs + 1] = {}, rest = i;
+    for (int d = 0; d < s.dimensions; ++d) {
+      const int64_t at = rest % s.sizes[d];
+      rest /= s.sizes[d];
+      for (int o = 0; o <= Value::kInputs; ++o) offset[o] += at * s.strides[o][d];
+    }
+    float in[3] = {};
+    for (int o = 1; o <= Value::kInputs; ++o)
+      in[o - 1] = s.data[o] ? load(job.types[o], s.data[o] + offset[o]) : s.constants[o];
+    store(job.types[0], s.data[0] + offset[0], Value::of(in[0], in[1], in[2], job.numbers));
   }
 }
 
+constexpr int kTogether = 4;
+struct alignas(4 * kTogether) Together {
+  float each[kTogether];
+};
+
+// Floats one after the other, aligned for loads of four.
 template <class Value>
-static void run(const PointJob& job, const Operands& operands, int64_t count) {
-  if (count) ES_LAUNCH(blocks_for_threads(count), kThreads, strided_kernel<Value>, job, operands, count);
+ES_KERNEL void ES_THREADS(kThreads) row_kernel(PointJob job, Shaped s, int64_t count) {
+  ES_EACH(i, count / kTogether) {
+    Together in[3] = {}, out;
+    for (int o = 1; o <= Value::kInputs; ++o) {
+      if (s.data[o]) in[o - 1] = ((const Together*)s.data[o])[i];
+      else
+        for (int e = 0; e < kTogether; ++e) in[o - 1].each[e] = s.constants[o];
+    }
+    for (int e = 0; e < kTogether; ++e)
+      out.each[e] = Value::of(in[0].each[e], in[1].each[e], in[2].each[e], job.numbers);
+    ((Together*)s.data[0])[i] = out;
+  }
+}
+
+static bool is_row(const PointJob& job, const Shaped& s, int inputs, int64_t count) {
+  if (s.dimensions > 1 || count % kTogether) return false;
+  for (int o = 0; o <= inputs; ++o) {
+    if (!s.data[o]) continue;
+    if (job.types[o] != Element::f32 || (uintptr_t)s.data[o] % sizeof(Together)) return false;
+    if (s.dimensions && s.strides[o][0] != 4) return false;
+  }
+  return true;
+}
+
+template <class Value>
+static void run(const PointJob& job, const Shaped& shaped) {
+  int64_t count = 1;
+  for (int d = 0; d < shaped.dimensions; ++d) count *= shaped.sizes[d];
+  if (count == 0) return;
+  if (is_row(job, shaped, Value::kInputs, count))
+    ES_LAUNCH(blocks_for_threads(count / kTogether), kThreads, row_kernel<Value>, job, shaped, count);
+  else
+    ES_LAUNCH(blocks_for_threads(count), kThreads, shaped_kernel<Value>, job, shaped, count);
 }
 
 #define ES_RUN(name, inputs, value) run<Value_##name>,
 #define ES_RUN_INPUTS(name, inputs, value) inputs,
-static void (*const kRuns[])(const PointJob&, const Operands&, int64_t) = {ES_POINTWISE(ES_RUN)};
+static void (*const kRuns[])(const PointJob&, const Shaped&) = {ES_POINTWISE(ES_RUN)};
 static const int kInputsOf[] = {ES_POINTWISE(ES_RUN_INPUTS)};
 #undef ES_RUN
 #undef ES_RUN_INPUTS
 
+static void shaped(const PointJob& job, const Shaped& shaped) { kRuns[(int)job.point](job, shaped); }
+
 static void strided(const PointJob& job, char* const* data, const int64_t* strides, int64_t count) {
-  Operands all{};
-  for (int o = 0; o <= kInputsOf[(int)job.point]; ++o) all.data[o] = data[o], all.strides[o] = strides[o];
-  kRuns[(int)job.point](job, all, count);
+  Shaped all{1, {count}, {}, {}, {}};
+  for (int o = 0; o <= kInputsOf[(int)job.point]; ++o) all.data[o] = data[o], all.strides[o][0] = strides[o];
+  shaped(job, all);
 }
 
 static void contiguous(Point point, float* out, const float* const* inputs, int64_t count, const float* numbers) {
   PointJob job{point, {}, {}};
   if (numbers) memcpy(job.numbers, numbers, sizeof(job.numbers));
-  Operands all{{(char*)out}, {4, 4, 4, 4}};
+  Shaped all{1, {count}, {{4}, {4}, {4}, {4}}, {(char*)out}, {}};
   for (int o = 0; o < kInputsOf[(int)point]; ++o) all.data[o + 1] = (char*)inputs[o];
-  kRuns[(int)point](job, all, count);
+  shaped(job, all);
 }
 
 static int inputs_of(Point point) { return kInputsOf[(int)point]; }
@@ -66,3 +106,9 @@ static const Pointwise kTable = {strided, contiguous, inputs_of};
 ES_NAMESPACE_END
 
 ES_TABLE_IS(Pointwise, pointwise, kTable)
+
+namespace es {
+
+void pointwise_shaped(const PointJob& job, const Shaped& all) { shaped(job, all); }
+
+}

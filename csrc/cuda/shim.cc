@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -69,6 +70,9 @@ es_switch:
   ret
 )");
 #endif
+
+// Of csrc/standin, where that is there: memory that only kernels may touch.
+extern "C" __attribute__((weak, visibility("default"))) void es_stand_in_opens(bool);
 
 namespace es::shim {
 
@@ -196,6 +200,9 @@ void run_block(int threads) {
 }
 
 void launch(int64_t blocks, int threads, const std::function<void()>& kernel) {
+  static std::mutex one_at_a_time;
+  std::lock_guard guard(one_at_a_time);
+  if (es_stand_in_opens) es_stand_in_opens(true);
   if (blocks < 1 || threads < 1 || threads > kMostThreads) fail("a launch without blocks or threads, or with too many");
   if (threads % kWarp) fail("a block is not made of whole warps");
   if ((int)fibers.size() < threads) fibers.resize(threads);
@@ -205,6 +212,7 @@ void launch(int64_t blocks, int threads, const std::function<void()>& kernel) {
     block_index.x = (unsigned)(backwards() ? blocks - 1 - i : i);
     run_block(threads);
   }
+  if (es_stand_in_opens) es_stand_in_opens(false);
 }
 
 void wait_for_block() {

@@ -11,7 +11,10 @@
 namespace es::glue {
 namespace {
 
-bool is_integral(at::TensorIteratorBase& iter) { return c10::isIntegralType(iter.dtype(1), /*includeBool=*/true); }
+bool is_integral(at::TensorIteratorBase& iter) {
+  auto type = on_device() ? iter.common_dtype() : iter.dtype(1);
+  return c10::isIntegralType(type, /*includeBool=*/true);
+}
 
 float number(const c10::Scalar& scalar) { return scalar.to<float>(); }
 
@@ -58,6 +61,7 @@ ES_FLOATING(xlogy_stub, xlogy);
 // PyTorch's goes to MKL, which does not round correctly, and differently by instruction set.
 ES_STUB(sqrt_stub, [](auto& iter) {
   if (iter.dtype(1) != at::kDouble) return run(iter, Point::sqrt, "sqrt");
+  if (on_device()) return original(at::native::sqrt_stub)(iter);
   iter.for_each([](char** data, const int64_t* strides, int64_t count) {
     for (int64_t i = 0; i < count; ++i) {
       double x;
@@ -111,12 +115,13 @@ ES_STUB(logit_backward_stub, [](auto& iter, const c10::Scalar& eps) {
       {clamped ? low : 0.0f, clamped ? 1.0f - low : 1.0f, clamped ? 0.0f : kNaN});
 });
 
-// a + alpha * b with one rounding. With alpha = 1 or -1 (as which subtraction comes) PyTorch's kernels round once, too.
+// a + alpha * b with one rounding. With alpha = 1 or -1 (as which subtraction comes) PyTorch's kernels round once, too, but
+// a device's may not be asked: nobody promises what it does with a number of the CPU's.
 ES_STUB(add_stub, [](auto& iter, const c10::Scalar& alpha) {
   auto type = iter.common_dtype();
   if (c10::isComplexType(type)) refuse("add", "it is not specified for complex numbers");
   bool plain = alpha.equal(1) || alpha.equal(-1);
-  if (is_integral(iter) || plain) return original(at::native::add_stub)(iter, alpha);
+  if (is_integral(iter) || (plain && !on_device())) return original(at::native::add_stub)(iter, alpha);
   run(iter, Point::add_scaled, "add", {number(alpha)});
 });
 
@@ -126,7 +131,13 @@ ES_STUB(add_stub, [](auto& iter, const c10::Scalar& alpha) {
     original(at::native::stub)(iter);                                                                               \
   })
 ES_NOT_COMPLEX(mul_stub, "mul");
-ES_NOT_COMPLEX(div_true_stub, "div");
+
+// On a device PyTorch multiplies by the inverse of a number.
+ES_STUB(div_true_stub, [](auto& iter) {
+  if (c10::isComplexType(iter.common_dtype())) refuse("div", "it is not specified for complex numbers");
+  if (on_device() && iter.common_dtype() != at::kDouble) return run(iter, Point::divide, "div");
+  original(at::native::div_true_stub)(iter);
+});
 
 ES_STUB(pow_tensor_scalar_stub, [](auto& iter, const c10::Scalar& exponent) {
   if (is_integral(iter)) return original(at::native::pow_tensor_scalar_stub)(iter, exponent);
@@ -138,7 +149,7 @@ ES_STUB(pow_tensor_scalar_stub, [](auto& iter, const c10::Scalar& exponent) {
   if (e == -2) return run(iter, Point::inverse_square, "pow");
   if (e == -0.5) return run(iter, Point::rsqrt, "pow");
   if (e == 0.5) return run(iter, Point::sqrt, "pow");
-  if (e == -1) return at::native::reciprocal_stub(at::kCPU, iter);
+  if (e == -1) return run(iter, Point::inverse, "pow");
   run(iter, Point::power_scalar, "pow", {number(exponent)});
 });
 ES_STUB(pow_tensor_tensor_stub, [](auto& iter) {

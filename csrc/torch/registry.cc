@@ -22,11 +22,18 @@ std::vector<Declare>& declarations() {
   static std::vector<Declare> all;
   return all;
 }
-std::map<std::string, c10::SafeKernelFunction>& originals() {
-  static std::map<std::string, c10::SafeKernelFunction> all;
-  return all;
+using Kernels = std::map<std::string, c10::SafeKernelFunction>;
+Kernels& originals(c10::DispatchKey key) {
+  static Kernels cpu, cuda;
+  return key == c10::DispatchKey::CUDA ? cuda : cpu;
 }
-std::unique_ptr<torch::Library> library;
+std::vector<std::unique_ptr<torch::Library>> libraries;
+
+// Whose operators are ours.
+std::vector<c10::DispatchKey> keys() {
+  if (has_devices()) return {c10::DispatchKey::CPU, c10::DispatchKey::CUDA};
+  return {c10::DispatchKey::CPU};
+}
 
 // Registering an operator a second time warns once, which is what is meant to happen here.
 struct Silent : c10::WarningHandler {
@@ -38,9 +45,9 @@ void boxed_refusal(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::ji
 }
 
 // Exact for integers in any order, unspecified for floats: to the kernel that was there before.
-std::map<std::string, c10::SafeKernelFunction>& of_integers() {
-  static std::map<std::string, c10::SafeKernelFunction> all;
-  return all;
+Kernels& of_integers(c10::DispatchKey key) {
+  static Kernels cpu, cuda;
+  return key == c10::DispatchKey::CUDA ? cuda : cpu;
 }
 
 void boxed_integers_only(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
@@ -55,11 +62,9 @@ void boxed_integers_only(const c10::OperatorHandle& op, c10::DispatchKeySet keys
       for (const at::Tensor& tensor : value.toTensorVector()) look(tensor);
     if (value.isDouble()) refuse(name, "it is specified for integers only, and was given a float");
   }
-  of_integers().at(name).callBoxed(op, keys, stack);
+  auto key = keys.has(c10::DispatchKey::CUDA) ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU;
+  of_integers(key).at(name).callBoxed(op, keys, stack);
 }
-
-// Where our kernels say that they come from, wherever they were compiled: `strict.py` knows them by it.
-constexpr const char* kHere = "easyscale/csrc";
 
 // Not only aten: whatever has been registered by anybody else. By namespace and dispatch key.
 std::map<std::string, std::unique_ptr<torch::Library>> refused;
@@ -80,15 +85,16 @@ void refuse_all(const std::vector<std::string>& names, const std::string& key) {
   put(names, key, [] { return torch::CppFunction::makeFromBoxedFunction<&boxed_refusal>(); });
 }
 
-void integers_only(const std::vector<std::string>& names) {
+void integers_only(const std::vector<std::string>& names, const std::string& where) {
+  auto key = c10::parseDispatchKey(where);
   for (const auto& name : names) {
-    if (of_integers().count(name)) continue;
+    if (of_integers(key).count(name)) continue;
     auto dot = name.find('.');
     auto base = name.substr(0, dot), overload = dot == std::string::npos ? "" : name.substr(dot + 1);
     auto handle = c10::Dispatcher::singleton().findSchemaOrThrow(base.c_str(), overload.c_str());
-    of_integers().emplace(name, handle.getComputedKernelForDispatchKey(c10::DispatchKey::CPU));
+    of_integers(key).emplace(name, handle.getComputedKernelForDispatchKey(key));
   }
-  put(names, "CPU", [] { return torch::CppFunction::makeFromBoxedFunction<&boxed_integers_only>(); });
+  put(names, where, [] { return torch::CppFunction::makeFromBoxedFunction<&boxed_integers_only>(); });
 }
 
 void allow_all() { refused.clear(); }
@@ -101,7 +107,7 @@ void use_isa_or_throw(std::string name) {
 
 std::vector<std::string> operators() {
   std::vector<std::string> names;
-  for (auto& [name, kernel] : originals()) names.push_back(name);
+  for (auto& [name, kernel] : originals(c10::DispatchKey::CPU)) names.push_back(name);
   return names;
 }
 
@@ -111,25 +117,27 @@ void add_stub(Stub stub) { stubs().push_back(stub); }
 
 Declared::Declared(Declare declare) { declarations().push_back(declare); }
 
-void Operators::remember(const char* name) {
-  if (originals().count(name)) return;
+void Operators::remember(const char* name) const {
+  if (originals(key_).count(name)) return;
   std::string full = std::string("aten::") + name;
   auto dot = full.find('.');
   auto base = full.substr(0, dot), overload = dot == std::string::npos ? "" : full.substr(dot + 1);
   auto handle = c10::Dispatcher::singleton().findSchemaOrThrow(base.c_str(), overload.c_str());
-  originals().emplace(name, handle.getComputedKernelForDispatchKey(c10::DispatchKey::CPU));
+  originals(key_).emplace(name, handle.getComputedKernelForDispatchKey(key_));
 }
 
 void call_original(const char* name, torch::jit::Stack& stack) {
-  auto& kernel = originals().at(name);
-  kernel.callBoxed(kernel.opHandle(), c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+  auto key = on_device() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU;
+  auto& kernel = originals(key).at(name);
+  kernel.callBoxed(kernel.opHandle(), c10::DispatchKeySet(key), &stack);
 }
 
 void enable() {
-  if (library) return;
+  if (enabled()) return;
   Silent silent;
   c10::WarningUtils::WarningHandlerGuard guard(&silent);
   parallel = [](int64_t items, int64_t grain, Body body, void* context) {
+    if (on_device()) return body(0, items, context);
     // The one that is in the library: at::parallel_for is a template that would want OpenMP here too.
     TORCH_CHECK(torch_parallel_for(0, items, grain, body, context) == AOTI_TORCH_SUCCESS, "a kernel failed");
   };
@@ -137,19 +145,26 @@ void enable() {
   for (auto& stub : stubs()) {
     if (!*stub.original) *stub.original = stub.theirs();
     stub.impl->cpu_dispatch_ptr.store(stub.ours);
+    *stub.original_on_cuda = stub.impl->cuda_dispatch_ptr;
+    if (has_devices()) stub.impl->cuda_dispatch_ptr = stub.ours;
   }
-  library = std::make_unique<torch::Library>(torch::Library::IMPL, "aten", c10::DispatchKey::CPU, kHere, 1);
-  Operators operators(*library);
-  for (auto declare : declarations()) declare(operators);
+  for (auto key : keys()) {
+    libraries.push_back(std::make_unique<torch::Library>(torch::Library::IMPL, "aten", key, kHere, 1));
+    Operators operators(*libraries.back(), key);
+    for (auto declare : declarations()) declare(operators);
+  }
 }
 
 void disable() {
-  if (!library) return;
-  library.reset();
-  for (auto& stub : stubs()) stub.impl->cpu_dispatch_ptr.store(*stub.original);
+  if (!enabled()) return;
+  libraries.clear();
+  for (auto& stub : stubs()) {
+    stub.impl->cpu_dispatch_ptr.store(*stub.original);
+    stub.impl->cuda_dispatch_ptr = *stub.original_on_cuda;
+  }
 }
 
-bool enabled() { return library != nullptr; }
+bool enabled() { return !libraries.empty(); }
 
 void refuse(const std::string& what, const std::string& why) { TORCH_CHECK(false, kRefused, what, ": ", why); }
 
@@ -176,10 +191,11 @@ TORCH_LIBRARY(easyscale, m) {
   m.def("enable() -> ()", &enable);
   m.def("disable() -> ()", &disable);
   m.def("enabled() -> bool", &enabled);
+  m.def("has_devices() -> bool", &has_devices);
   m.def("isa() -> str", &describe);
   m.def("use_isa(str name) -> ()", &use_isa_or_throw);
   m.def("refuse(str[] names, str key) -> ()", &refuse_all);
-  m.def("integers_only(str[] names) -> ()", &integers_only);
+  m.def("integers_only(str[] names, str key) -> ()", &integers_only);
   m.def("allow() -> ()", &allow_all);
   m.def("operators() -> str[]", &operators);
 }

@@ -17,8 +17,12 @@
 #include <torch/library.h>
 
 #include "../cpu/element.h"
+#include "where.h"
 
 namespace es::glue {
+
+// Where our kernels say that they come from, wherever they were compiled: `strict.py` knows them by it.
+constexpr const char* kHere = "easyscale/csrc";
 
 // Replaces every stub and operator; again: nothing.
 void enable();
@@ -36,19 +40,33 @@ struct Stub {
   void* ours;
   void* (*theirs)();
   void** original;
+  void** original_on_cuda;
 };
 void add_stub(Stub stub);
 
 template <class S>
 struct Saved {
-  static inline void* original = nullptr;
+  static inline void *original = nullptr, *original_on_cuda = nullptr;
 };
 
 // The kernel that PyTorch had there, for types that need none of ours (integers).
 template <class S>
 typename S::FnPtr original(S&) {
-  return reinterpret_cast<typename S::FnPtr>(Saved<S>::original);
+  void* found = on_device() ? Saved<S>::original_on_cuda : Saved<S>::original;
+  TORCH_CHECK(found, "PyTorch has no kernel of its own here");
+  return reinterpret_cast<typename S::FnPtr>(found);
 }
+
+template <class S, class F = typename S::FnPtr>
+struct Entered;
+template <class S, class Result, class... Arguments>
+struct Entered<S, Result (*)(Arguments...)> {
+  static inline Result (*ours)(Arguments...);
+  static Result call(Arguments... arguments) {
+    Where where(arguments...);
+    return ours(std::forward<Arguments>(arguments)...);
+  }
+};
 
 template <class S>
 struct Replaced {
@@ -56,7 +74,8 @@ struct Replaced {
     auto* impl = reinterpret_cast<at::native::DispatchStubImpl*>(&stub);
     static S* which;
     which = &stub;
-    add_stub({impl, reinterpret_cast<void*>(ours),
+    Entered<S>::ours = ours;
+    add_stub({impl, reinterpret_cast<void*>(&Entered<S>::call),
               [] {
                 return reinterpret_cast<at::native::DispatchStubImpl*>(which)->get_call_ptr(
                     c10::DeviceType::CPU, reinterpret_cast<void*>(S::DEFAULT)
@@ -68,7 +87,7 @@ struct Replaced {
 #endif
                 );
               },
-              &Saved<S>::original});
+              &Saved<S>::original, &Saved<S>::original_on_cuda});
   }
 };
 
@@ -82,16 +101,20 @@ struct Replaced {
 // Operators of one file: ES_OPERATORS(gemm, ops) { ops.impl("mm", mm); ops.impl("mm.out", mm_out); }
 class Operators {
  public:
-  explicit Operators(torch::Library& library) : library_(library) {}
-  template <class F>
-  void impl(const char* name, F* kernel) {
+  Operators(torch::Library& library, c10::DispatchKey key) : library_(library), key_(key) {}
+  template <class Result, class... Arguments>
+  void impl(const char* name, Result (*kernel)(Arguments...)) {
     remember(name);
-    library_.impl(name, kernel);
+    library_.impl(name, [kernel](Arguments... arguments) -> Result {
+      Where where(arguments...);
+      return kernel(std::forward<Arguments>(arguments)...);
+    });
   }
 
  private:
-  static void remember(const char* name);
+  void remember(const char* name) const;
   torch::Library& library_;
+  c10::DispatchKey key_;
 };
 using Declare = void (*)(Operators&);
 struct Declared {
@@ -102,7 +125,7 @@ struct Declared {
   static es::glue::Declared ES_CAT(declared_, name)(&ES_CAT(declare_, name)); \
   static void ES_CAT(declare_, name)(es::glue::Operators& ops)
 
-// What PyTorch does for this operator on a CPU, for types that need none of ours: `call_original("mm", stack)`.
+// What PyTorch does for this operator on its device, for types that need none of ours: `call_original("mm", stack)`.
 void call_original(const char* name, torch::jit::Stack& stack);
 
 template <class Result, class... Arguments>

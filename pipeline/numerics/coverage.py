@@ -147,6 +147,16 @@ PLUMBING = frozenset({"c10d", "_c10d_functional", "profiler", "debug_mode_ops", 
 """Namespaces of operators that are no part of a model."""
 
 
+ROADS = OURS | _names("div sort topk _fused_rms_norm")
+"""Operators whose results on a device would depend on PyTorch's kernels for it; beside all of `_foreach_`."""
+
+
+def goes_by_the_cpu(name: str) -> bool:
+    """Whether an operator on a device is computed as on the CPU, down to our kernels; by its full name."""
+    base = base_name(name)
+    return name.startswith("aten::") and (base in ROADS or base.startswith("_foreach_"))
+
+
 KERNELS = ("CPU", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
 """Keys whose kernels compute on ordinary tensors, below autograd. What is composed above it is judged by its parts."""
 

@@ -16,7 +16,7 @@ import structlog
 import torch
 
 from ...errors import DeviceError
-from . import build
+from . import build, coverage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,8 +70,23 @@ def use_isa(isa: str = "") -> None:
 
 def enable() -> None:
     """Every operator that has an exact kernel is exact from now on."""
-    load().enable()
+    ours = load()
+    ours.enable()
+    if ours.has_devices():
+        ours.take_roads(_roads())
     settle()
+
+
+def _roads() -> list[str]:
+    """Operators that compute on a device as on the CPU: ours, and what is made of them there but not here."""
+    have, own = torch._C._dispatch_has_kernel_for_dispatch_key, set(load().operators())  # noqa: SLF001
+    found = []
+    for name in torch._C._dispatch_get_all_op_names():  # noqa: SLF001
+        if not coverage.goes_by_the_cpu(name) or name.partition("::")[2] in own:
+            continue
+        if have(name, "CPU") or have(name, "CUDA"):
+            found.append(name)
+    return found
 
 
 def settle() -> None:
@@ -79,16 +94,21 @@ def settle() -> None:
     torch._C._set_mkldnn_enabled(False)  # noqa: SLF001 - it would be asked before the kernels that were replaced
     torch.backends.cuda.enable_flash_sdp(False)  # attention as its parts, which are exact, and the same everywhere
     torch.backends.cuda.enable_mem_efficient_sdp(False)
+    torch.backends.cudnn.enabled = False
     torch.backends.mha.set_fastpath_enabled(False)
     torch.backends.opt_einsum.enabled = False  # else an order of products depends on what else is installed
 
 
 def disable() -> None:
     """PyTorch's own operators again."""
-    load().disable()
+    ours = load()
+    if ours.has_devices():
+        ours.leave_roads()
+    ours.disable()
     torch._C._set_mkldnn_enabled(True)  # noqa: SLF001
     torch.backends.cuda.enable_flash_sdp(True)
     torch.backends.cuda.enable_mem_efficient_sdp(True)
+    torch.backends.cudnn.enabled = True
     torch.backends.mha.set_fastpath_enabled(True)
     torch.backends.opt_einsum.enabled = torch.backends.opt_einsum.is_available()
 

@@ -30,11 +30,8 @@ def with_cuda(flags: tuple[str, ...] = ()) -> Path:
     Args:
         flags: of the compiler, for CUDA's kernels and the linker.
     """
-    cuda, mine = build.SOURCES / "cuda", (*build.MATH, "-O2", "-DES_WITH_CUDA")
-    units = [
-        build.Unit(unit.source, mine) if unit.source.name == "isa.cc" else unit
-        for unit in build.kernel_units(build.isas())
-    ]
+    cuda, mine = build.SOURCES / "cuda", (*build.MATH, "-O2")
+    units = build.kernel_units(build.isas())
     units += [build.Unit(source, mine) for source in sorted((build.SOURCES / "probe").glob("*.cc"))]
     fma = () if platform.machine() == "aarch64" else ("-mfma",)
     shimmed = (*mine, "-DES_ISA=cuda", *fma, *flags, "-x", "c++")

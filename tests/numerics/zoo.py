@@ -279,7 +279,8 @@ def digest(tensors) -> str:
     """16 hex digits of tensors, in their order and with their shapes."""
     found = hashlib.sha256()
     for tensor in tensors:
-        array = tensor.detach().float().numpy() if tensor.is_floating_point() else tensor.detach().numpy()
+        tensor = tensor.detach().cpu()  # noqa: PLW2901
+        array = tensor.float().numpy() if tensor.is_floating_point() else tensor.numpy()
         if array.dtype.kind == "f":
             array = np.where(np.isnan(array), np.float32(np.nan), array)
         found.update(repr((array.shape, str(tensor.dtype))).encode())

@@ -1,0 +1,72 @@
+// Operators of ours on a device go the CPU's road through ATen: the same checks, the same composition, down to the stubs
+// and operators that are ours and that look at the device. So what a GPU computes cannot differ from the CPU by being
+// composed in another way, and of PyTorch's own CUDA kernels only those are used whose results have one value.
+#include <map>
+#include <memory>
+
+#include "registry.h"
+
+namespace es::glue {
+namespace {
+
+using c10::DispatchKey;
+
+// A backend that registers nothing: its kernels are those that allocate by the inputs' device and call the `out` variant.
+constexpr DispatchKey kNobody = DispatchKey::IPU;
+
+bool computes_with_floats(const torch::jit::Stack& stack, size_t count) {
+  auto is_float = [](const at::Tensor& x) { return x.defined() && c10::isFloatingType(x.scalar_type()); };
+  for (auto& value : torch::jit::last(stack, count)) {
+    if (value.isTensor() && is_float(value.toTensor())) return true;
+    if (value.isTensorList())
+      for (const at::Tensor& x : value.toTensorVector())
+        if (is_float(x)) return true;
+    if (value.isInt() || value.isNone()) continue;
+    if (value.isDouble()) return true;
+  }
+  return false;
+}
+
+class Road final : public c10::OperatorKernel {
+ public:
+  Road(c10::SafeKernelFunction cpu, std::optional<c10::SafeKernelFunction> theirs)
+      : cpu_(std::move(cpu)), theirs_(std::move(theirs)) {}
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+    bool ours = !theirs_ || computes_with_floats(*stack, op.schema().arguments().size());
+    (ours ? cpu_ : *theirs_).callBoxed(op, keys, stack);
+  }
+
+ private:
+  c10::SafeKernelFunction cpu_;
+  std::optional<c10::SafeKernelFunction> theirs_;  // integers stay with PyTorch's
+};
+
+std::unique_ptr<torch::Library> roads;
+
+// Operators, by their full names, that have a kernel for CPUs or for anything.
+void take_roads(const std::vector<std::string>& names) {
+  if (roads) return;
+  roads = std::make_unique<torch::Library>(torch::Library::IMPL, "aten", DispatchKey::CUDA, kHere, 1);
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const auto& full : names) {
+    auto dot = full.find('.');
+    auto op = dispatcher.findSchemaOrThrow(full.substr(0, dot).c_str(),
+                                           dot == std::string::npos ? "" : full.substr(dot + 1).c_str());
+    bool made = op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutogradNonFunctional) ||
+                !op.hasKernelForDispatchKey(DispatchKey::CPU);
+    std::optional<c10::SafeKernelFunction> theirs;
+    if (op.hasComputedKernelForDispatchKey(DispatchKey::CUDA)) theirs = op.getComputedKernelForDispatchKey(DispatchKey::CUDA);
+    auto road = std::make_unique<Road>(op.getComputedKernelForDispatchKey(made ? kNobody : DispatchKey::CPU), theirs);
+    roads->impl(full.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::move(road)));
+  }
+}
+
+void leave_roads() { roads.reset(); }
+
+TORCH_LIBRARY_FRAGMENT(easyscale, m) {
+  m.def("take_roads(str[] names) -> ()", &take_roads);
+  m.def("leave_roads() -> ()", &leave_roads);
+}
+
+}
+}

@@ -1,0 +1,75 @@
+// Whose kernels an operator needs: those of the device that its arguments are on.
+//
+// Stubs and operators say it where they are entered (`Where`), so that what is below them asks for `gemm()` or
+// `reduce_kernels()` and gets the kernels of that device.
+#pragma once
+
+#include <ATen/TensorIterator.h>
+#include <ATen/core/IListRef.h>
+#include <ATen/core/List.h>
+#include <ATen/core/Tensor.h>
+#include <c10/core/DeviceGuard.h>
+
+#include <optional>
+
+#include "../cpu/gemm.h"
+
+namespace es::glue {
+
+// Whether this library has kernels for devices at all.
+inline bool has_devices() { return gemm_cuda; }
+
+inline bool on_device() { return on_cuda; }
+
+// The device of a tensor that is on one, among the arguments.
+using Device = std::optional<c10::Device>;
+
+template <class T>
+  requires(!std::is_base_of_v<at::TensorBase, T> && !std::is_base_of_v<at::TensorIteratorBase, T>)
+Device device_of(const T&) {
+  return {};
+}
+
+inline Device device_of(const at::TensorBase& x) { return x.defined() && x.is_cuda() ? Device(x.device()) : Device(); }
+inline Device device_of(const at::TensorIteratorBase& iter) {
+  for (int i = 0; i < iter.ntensors(); ++i)
+    if (iter.device(i).is_cuda()) return iter.device(i);
+  return {};
+}
+template <class T>
+Device device_of(const std::optional<T>& x) {
+  return x ? device_of(*x) : Device();
+}
+template <class List>
+Device device_in(const List& list) {
+  for (const auto& x : list)
+    if (Device found = device_of(x)) return found;
+  return {};
+}
+inline Device device_of(at::ArrayRef<at::Tensor> list) { return device_in(list); }
+inline Device device_of(const at::ITensorListRef& list) { return device_in(list); }
+inline Device device_of(const c10::List<std::optional<at::Tensor>>& list) {
+  for (size_t i = 0; i < list.size(); ++i)
+    if (Device found = device_of(list.get(i))) return found;
+  return {};
+}
+inline Device device_of(at::Tensor* x) { return x ? device_of(*x) : Device(); }
+
+class Where {
+ public:
+  template <class... Arguments>
+  explicit Where(const Arguments&... arguments) : before_(on_cuda) {
+    Device device;
+    (void)((device = device_of(arguments), device.has_value()) || ...);
+    on_cuda = device.has_value();
+    if (device) guard_.reset_device(*device);
+  }
+  ~Where() { on_cuda = before_; }
+  Where(const Where&) = delete;
+
+ private:
+  bool before_;
+  c10::OptionalDeviceGuard guard_;
+};
+
+}
