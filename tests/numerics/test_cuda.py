@@ -26,6 +26,11 @@ FAMILIES = (
     "batch_norm",
     "random",
     "optimizer",
+    "loss",
+    "scatter",
+    "scatter_far",
+    "scatter_lines",
+    "scatter_dots",
 )
 
 CUTS = {
