@@ -98,18 +98,19 @@ ES_KERNEL void ES_THREADS(kThreads) dots_kernel(int64_t count, int64_t width, co
   }
 }
 
-struct PlaceOf {
-  const int64_t* to;
-  int64_t places;  // which stands for those that go nowhere
-  ES_FN int64_t operator()(int64_t p) const { return to[p] < 0 ? places : to[p]; }
-};
-
 // Every element of the lines' output is a place.
 struct CellOf {
   Lines l;
   ES_FN int64_t operator()(int64_t p) const {
     return p / l.inner / l.length * l.outer_stride + l.index[p] * l.place_stride + p % l.inner;
   }
+};
+
+struct NumberOf {
+  int64_t size;
+  const int64_t *index, *before;
+  int64_t* out;
+  ES_FN void operator()(int64_t p) const { out[p] = numbered(before ? before[p] : 0, size, index[p]); }
 };
 
 struct Outside {
@@ -196,11 +197,15 @@ static void dots(int64_t count, int64_t width, const float* a, const int64_t* a_
   if (count) ES_LAUNCH(blocks_for_threads(count), kThreads, dots_kernel, count, width, a, a_row, b, b_row, out);
 }
 
+static void number(int64_t count, int64_t size, const int64_t* index, const int64_t* before, int64_t* out) {
+  for_each(count, NumberOf{size, index, before, out});
+}
+
 static bool in_range(const int64_t* index, int64_t count, int64_t lowest, int64_t end) {
   return first_where(count, Outside{index, lowest, (uint64_t)(end - lowest)}) >= count;
 }
 
-static const Scatter kTable = {rows, assign, lines, dots, in_range};
+static const Scatter kTable = {rows, assign, lines, dots, number, in_range};
 
 }
 ES_NAMESPACE_END

@@ -15,16 +15,6 @@ struct ByPlace {
 
   ES_FN bool begins(int64_t j) const { return j == 0 || keys[j - 1] != keys[j]; }
   ES_FN bool ends(int64_t j, int64_t count) const { return j == count - 1 || keys[j + 1] != keys[j]; }
-  // Where the run of j's place ends.
-  ES_FN int64_t end(int64_t j, int64_t count) const {
-    int64_t low = j + 1, high = count;
-    while (low < high) {
-      const int64_t middle = (low + high) / 2;
-      if (keys[middle] == keys[j]) low = middle + 1;
-      else high = middle;
-    }
-    return low;
-  }
 };
 
 ES_FN int digit_of(int64_t key, int shift) { return (int)(key >> shift & (kDigits - 1)); }
@@ -116,6 +106,13 @@ ES_KERNEL void ES_THREADS(kThreads)
     __syncthreads();
   }
 }
+
+// The place of a position, where a negative one means none.
+struct PlaceOf {
+  const int64_t* to;
+  int64_t places;  // which stands for those that go nowhere
+  ES_FN int64_t operator()(int64_t p) const { return to[p] < 0 ? places : to[p]; }
+};
 
 template <class Place>
 struct Numbered {

@@ -1,5 +1,7 @@
 #include "../cpu/scatter.h"
 
+#include "../cpu/bags.h"
+
 #include "probe.h"
 
 using namespace es;
@@ -76,4 +78,35 @@ ES_PROBE(scatter_dots, report) {
     for (int64_t end : {8, 9}) inside.push_back(scatter().in_range(index.data(), 3000, lowest, end));
   inside.push_back(scatter().in_range(nullptr, 0, 0, 0));
   report.say("in range", inside);
+}
+
+static std::vector<float> floats(const std::vector<int64_t>& all) { return {all.begin(), all.end()}; }
+
+ES_PROBE(bags, report) {
+  Source source(16);
+  const int64_t count = 2500, width = 3, rows = 40;
+  auto row = places(source, count, 0, rows), to = places(source, count, -1, 700), small = places(source, count, -9, 9);
+  std::vector<int64_t> numbers(count), all(count), counts(700);
+  scatter().number(count, 9, small.data(), nullptr, numbers.data());
+  scatter().number(count, 40, row.data(), numbers.data(), all.data());
+  report.say("numbers of places", floats(all));
+  bags().counts(count, 700, to.data(), counts.data());
+  report.say("counts of places", floats(counts));
+  for (int64_t bags_at_most : {1, 40, 3000}) {
+    std::vector<int64_t> begins{0};
+    for (int64_t p = 1; p < count && (int64_t)begins.size() < bags_at_most; ++p)
+      if (source.word() % (uint64_t)(2 * count) < (uint64_t)bags_at_most)
+        for (uint64_t again = source.word() % 3 + 1; again > 0; --again) begins.push_back(p);
+    const int64_t many = (int64_t)begins.size();
+    std::vector<int64_t> bag(count), from(many * width);
+    bags().of_positions(count, many, begins.data(), bag.data());
+    auto table = source.numbers(rows * width);
+    table[7] = __builtin_nanf(""), table[8] = table[11];
+    std::vector<float> out(many * width);
+    bags().maxima({many, count, width, 5, bag.data(), row.data(), table.data(), out.data(), from.data()});
+    const std::string at = " of at most " + std::to_string(bags_at_most) + " bags";
+    report.say("positions" + at, floats(bag));
+    report.say("maxima" + at, out);
+    report.say("rows of maxima" + at, floats(from));
+  }
 }

@@ -31,6 +31,7 @@ FAMILIES = (
     "scatter_far",
     "scatter_lines",
     "scatter_dots",
+    "bags",
 )
 
 CUTS = {
