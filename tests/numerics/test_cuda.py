@@ -32,6 +32,10 @@ FAMILIES = (
     "scatter_lines",
     "scatter_dots",
     "bags",
+    "upsample",
+    "upsample_more",
+    "ranges",
+    "grid_sample",
 )
 
 CUTS = {
