@@ -3,6 +3,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
 namespace es {
 
@@ -31,6 +32,11 @@ void check(cudaError_t status) {
   std::abort();
 }
 
+void fetch(void* host, const void* device, size_t bytes) {
+  check(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream()));
+  check(cudaStreamSynchronize(stream()));
+}
+
 Memory::Memory(size_t bytes) {
   if (bytes) check(cudaMallocAsync(&data_, bytes, stream()));
 }
@@ -39,6 +45,8 @@ Memory::~Memory() {
 }
 
 #else
+
+void fetch(void* host, const void* device, size_t bytes) { std::memcpy(host, device, bytes); }
 
 Memory::Memory(size_t bytes) {
   if (bytes && !(data_ = std::malloc(bytes))) std::abort();

@@ -68,6 +68,9 @@ Settings& settings();
 int64_t blocks_for(int64_t tasks);
 static inline int64_t blocks_for_threads(int64_t tasks) { return blocks_for((tasks + kThreads - 1) / kThreads); }
 
+// What lies at `device`, when all that was launched before has been done.
+void fetch(void* host, const void* device, size_t bytes);
+
 // Working memory on the device for the kernels that are launched while it lives.
 class Memory {
  public:

@@ -26,6 +26,16 @@ FAMILIES = (
     "batch_norm",
     "random",
     "optimizer",
+    "loss",
+    "scatter",
+    "scatter_far",
+    "scatter_lines",
+    "scatter_dots",
+    "bags",
+    "upsample",
+    "upsample_more",
+    "ranges",
+    "grid_sample",
 )
 
 CUTS = {
