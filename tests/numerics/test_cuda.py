@@ -25,6 +25,7 @@ FAMILIES = (
     "norm",
     "batch_norm",
     "random",
+    "weights",
     "optimizer",
     "loss",
     "scatter",
