@@ -32,7 +32,7 @@ static void of_positions(int64_t count, int64_t bags, const int64_t* begins, int
 }
 
 static void counts(int64_t count, int64_t places, const int64_t* to, int64_t* counts) {
-  const Sorted sorted(count, places, PlaceOf{to, places});
+  const Sorted sorted(count, (uint64_t)places, PlaceOf{to, places});
   for_each(places, CountOf{sorted.by_place, count, counts});
 }
 

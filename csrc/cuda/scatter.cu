@@ -145,7 +145,7 @@ static void put_rows(const Rows& r, const ByPlace& sorted, int how) {
 }
 
 static void rows(const Rows& r, int how) {
-  const Sorted sorted(r.count, r.places, PlaceOf{r.to, r.places});
+  const Sorted sorted(r.count, (uint64_t)r.places, PlaceOf{r.to, r.places});
   put_rows(r, sorted.by_place, how);
 }
 
@@ -160,7 +160,7 @@ static void assign_units(int64_t batches, int64_t count, int64_t bytes, int64_t 
 static void assign(int64_t batches, int64_t count, int64_t width, int64_t places, const int64_t* to, const char* from,
                    char* out) {
   if (batches * count * width == 0) return;
-  const Sorted sorted(count, places, PlaceOf{to, places});
+  const Sorted sorted(count, (uint64_t)places, PlaceOf{to, places});
   if (((uintptr_t)from | (uintptr_t)out | (uintptr_t)width) % 4 == 0)
     assign_units<uint32_t>(batches, count, width, places, sorted.by_place, from, out);
   else
@@ -177,7 +177,7 @@ static void lines(const Lines& l, int how) {
   if (count == 0) return;
   if (l.length > kShort && lines < kManyLines) {
     const int64_t cells = l.outer * l.outer_stride;
-    const Sorted sorted(count, cells, CellOf{l});
+    const Sorted sorted(count, (uint64_t)cells, CellOf{l});
     return put_rows({1, count, 1, cells, nullptr, nullptr, l.from, nullptr, l.out}, sorted.by_place, how);
   }
   switch ((Combine)how) {

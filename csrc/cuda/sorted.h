@@ -9,7 +9,7 @@ ES_NAMESPACE {
 constexpr int kDigits = 16, kOfThread = 8;  // neighbouring positions
 constexpr int64_t kOfBlock = kThreads * kOfThread;
 
-// Position positions[j] goes to place keys[j]; the latter ascend.
+// Position positions[j] goes to place keys[j]; the latter ascend, as unsigned numbers.
 struct ByPlace {
   int64_t *keys, *positions;
 
@@ -121,28 +121,51 @@ struct Numbered {
   ES_FN void operator()(int64_t p) const { all.keys[p] = place(p), all.positions[p] = p; }
 };
 
-// Positions 0 .. count - 1 by `place(position)`, which is 0 .. most.
+template <class Place>
+struct KeyedBy {
+  ByPlace all;
+  Place place;
+  ES_FN void operator()(int64_t j) const { all.keys[j] = place(all.positions[j]); }
+};
+
+// Positions 0 .. count - 1 by `place(position)`, an unsigned number up to `most`.
 class Sorted {
  public:
   template <class Place>
-  Sorted(int64_t count, int64_t most, Place place) : memory_((size_t)(4 * count + totals_of(count)) * sizeof(int64_t)) {
-    int64_t *data = memory_.as<int64_t>(), *totals = data + 4 * count;
-    ByPlace other{data, data + count};
-    by_place = {data + 2 * count, data + 3 * count};
+  Sorted(int64_t count, uint64_t most, Place place)
+      : count_(count), memory_((size_t)(4 * count + totals_of(count)) * sizeof(int64_t)) {
+    int64_t* data = memory_.as<int64_t>();
+    by_place = {data, data + count};
+    other_ = {data + 2 * count, data + 3 * count};
     for_each(count, Numbered<Place>{by_place, place});
-    const int64_t tiles = totals_of(count) / kDigits;
-    for (int shift = 0; count && shift < 64 && most >> shift; shift += 4) {
-      ES_LAUNCH(blocks_for(tiles), kThreads, digits_kernel, by_place, count, shift, tiles, totals);
-      ES_LAUNCH(1, kThreads, offsets_kernel, tiles * kDigits, totals);
-      ES_LAUNCH(blocks_for(tiles), kThreads, move_kernel, by_place, other, count, shift, tiles, totals);
-      ByPlace last = by_place;
-      by_place = other, other = last;
-    }
+    sort(most);
   }
+
+  // By another place; those for which it is the same stay in the order that they have.
+  template <class Place>
+  void by(uint64_t most, Place place) {
+    for_each(count_, KeyedBy<Place>{by_place, place});
+    sort(most);
+  }
+
   ByPlace by_place;
 
  private:
   static int64_t totals_of(int64_t count) { return (count + kOfBlock - 1) / kOfBlock * kDigits; }
+
+  void sort(uint64_t most) {
+    int64_t *totals = memory_.as<int64_t>() + 4 * count_, tiles = totals_of(count_) / kDigits;
+    for (int shift = 0; count_ && shift < 64 && most >> shift; shift += 4) {
+      ES_LAUNCH(blocks_for(tiles), kThreads, digits_kernel, by_place, count_, shift, tiles, totals);
+      ES_LAUNCH(1, kThreads, offsets_kernel, tiles * kDigits, totals);
+      ES_LAUNCH(blocks_for(tiles), kThreads, move_kernel, by_place, other_, count_, shift, tiles, totals);
+      ByPlace last = by_place;
+      by_place = other_, other_ = last;
+    }
+  }
+
+  int64_t count_;
+  ByPlace other_;
   Memory memory_;
 };
 

@@ -37,6 +37,7 @@ FAMILIES = (
     "upsample_more",
     "ranges",
     "grid_sample",
+    "sort",
 )
 
 CUTS = {
