@@ -22,6 +22,10 @@ std::vector<Declare>& declarations() {
   static std::vector<Declare> all;
   return all;
 }
+std::vector<void (*)(torch::Library&)>& composites() {
+  static std::vector<void (*)(torch::Library&)> all;
+  return all;
+}
 using Kernels = std::map<std::string, c10::SafeKernelFunction>;
 Kernels& originals(c10::DispatchKey key) {
   static Kernels cpu, cuda;
@@ -115,6 +119,8 @@ std::vector<std::string> operators() {
 
 void add_stub(Stub stub) { stubs().push_back(stub); }
 
+DeclaredComposites::DeclaredComposites(void (*declare)(torch::Library&)) { composites().push_back(declare); }
+
 Declared::Declared(Declare declare) { declarations().push_back(declare); }
 
 void Operators::remember(const char* name) const {
@@ -152,6 +158,11 @@ void enable() {
     libraries.push_back(std::make_unique<torch::Library>(torch::Library::IMPL, "aten", key, kHere, 1));
     Operators operators(*libraries.back(), key);
     for (auto declare : declarations()) declare(operators);
+  }
+  if (!has_devices()) return;
+  for (auto key : {c10::DispatchKey::CUDA, c10::DispatchKey::AutogradCUDA}) {
+    libraries.push_back(std::make_unique<torch::Library>(torch::Library::IMPL, "aten", key, kHere, 1));
+    for (auto declare : composites()) declare(*libraries.back());
   }
 }
 

@@ -77,7 +77,7 @@ struct Replaced {
     Entered<S>::ours = ours;
     add_stub({impl, reinterpret_cast<void*>(&Entered<S>::call),
               [] {
-                return reinterpret_cast<at::native::DispatchStubImpl*>(which)->get_call_ptr(
+                auto found = reinterpret_cast<at::native::DispatchStubImpl*>(which)->try_get_call_ptr(
                     c10::DeviceType::CPU, reinterpret_cast<void*>(S::DEFAULT)
 #ifdef HAVE_AVX512_CPU_DEFINITION
                                               , reinterpret_cast<void*>(S::AVX512)
@@ -86,6 +86,8 @@ struct Replaced {
                                               , reinterpret_cast<void*>(S::AVX2)
 #endif
                 );
+                auto* pointer = std::get_if<void*>(&found);
+                return pointer ? *pointer : nullptr;  // some have a kernel for devices only
               },
               &Saved<S>::original, &Saved<S>::original_on_cuda});
   }
@@ -124,6 +126,15 @@ struct Declared {
   static void ES_CAT(declare_, name)(es::glue::Operators&);   \
   static es::glue::Declared ES_CAT(declared_, name)(&ES_CAT(declare_, name)); \
   static void ES_CAT(declare_, name)(es::glue::Operators& ops)
+
+// The same for operators that are made of others: on devices only, and above autograd.
+struct DeclaredComposites {
+  explicit DeclaredComposites(void (*declare)(torch::Library&));
+};
+#define ES_COMPOSITES(name, ops)                                                                        \
+  static void ES_CAT(declare_, name)(torch::Library&);                                                  \
+  static es::glue::DeclaredComposites ES_CAT(declared_, name)(&ES_CAT(declare_, name));                 \
+  static void ES_CAT(declare_, name)(torch::Library& ops)
 
 // What PyTorch does for this operator on its device, for types that need none of ours: `call_original("mm", stack)`.
 void call_original(const char* name, torch::jit::Stack& stack);

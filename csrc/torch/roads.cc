@@ -41,27 +41,37 @@ class Road final : public c10::OperatorKernel {
   std::optional<c10::SafeKernelFunction> theirs_;  // integers stay with PyTorch's
 };
 
-std::unique_ptr<torch::Library> roads;
+std::unique_ptr<torch::Library> roads, above_autograd;
 
 // Operators, by their full names, that have a kernel for CPUs or for anything.
 void take_roads(const std::vector<std::string>& names) {
   if (roads) return;
   roads = std::make_unique<torch::Library>(torch::Library::IMPL, "aten", DispatchKey::CUDA, kHere, 1);
+  above_autograd = std::make_unique<torch::Library>(torch::Library::IMPL, "aten", DispatchKey::AutogradCUDA, kHere, 1);
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const auto& full : names) {
     auto dot = full.find('.');
     auto op = dispatcher.findSchemaOrThrow(full.substr(0, dot).c_str(),
                                            dot == std::string::npos ? "" : full.substr(dot + 1).c_str());
-    bool made = op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutogradNonFunctional) ||
-                !op.hasKernelForDispatchKey(DispatchKey::CPU);
+    bool cpus = op.hasKernelForDispatchKey(DispatchKey::CPU);
+    bool made = op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutogradNonFunctional) || !cpus;
     std::optional<c10::SafeKernelFunction> theirs;
-    if (op.hasComputedKernelForDispatchKey(DispatchKey::CUDA)) theirs = op.getComputedKernelForDispatchKey(DispatchKey::CUDA);
-    auto road = std::make_unique<Road>(op.getComputedKernelForDispatchKey(made ? kNobody : DispatchKey::CPU), theirs);
-    roads->impl(full.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::move(road)));
+    if (op.hasComputedKernelForDispatchKey(DispatchKey::CUDA))
+      theirs = op.getComputedKernelForDispatchKey(DispatchKey::CUDA);
+    auto kernel = op.getComputedKernelForDispatchKey(made ? kNobody : DispatchKey::CPU);
+    auto put = [&](torch::Library& library) {
+      library.impl(full.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Road>(kernel, theirs)));
+    };
+    put(*roads);
+    // Composed of others for whoever has no kernel for it.
+    if (!cpus && op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd)) put(*above_autograd);
   }
 }
 
-void leave_roads() { roads.reset(); }
+void leave_roads() {
+  above_autograd.reset();
+  roads.reset();
+}
 
 TORCH_LIBRARY_FRAGMENT(easyscale, m) {
   m.def("take_roads(str[] names) -> ()", &take_roads);

@@ -157,7 +157,7 @@ def goes_by_the_cpu(name: str) -> bool:
     return name.startswith("aten::") and (base in ROADS or base.startswith("_foreach_"))
 
 
-KERNELS = ("CPU", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
+KERNELS = ("CPU", "CUDA", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
 """Keys whose kernels compute on ordinary tensors, below autograd. What is composed above it is judged by its parts."""
 
 

@@ -16,7 +16,7 @@ import torch
 
 from ...errors import InexactError
 from . import library, scalars
-from .coverage import KERNELS, Class, classify
+from .coverage import KERNELS, Class, classify, goes_by_the_cpu
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -145,16 +145,17 @@ def refuse_new() -> list[str]:
         for key in OTHER_LAYOUTS:
             if _has(name, key):
                 others[key].append(name)
-        if not any(_has(name, key) for key in KERNELS):
+        if not any(_has(name, key) for key in KERNELS) or (goes_by_the_cpu(name) and kind is Class.UNCOVERED):
             continue
         if kind is Class.UNCOVERED:
             refused.append(name)
         elif kind is Class.INTEGERS:
             integers.append(name)
     ours = library.load()
-    ours.refuse(refused + foreign, "CPU")
-    ours.refuse(foreign, "AutogradCPU")  # some compute there already
-    ours.integers_only(integers)
+    for device in ("CPU", "CUDA") if ours.has_devices() else ("CPU",):
+        ours.refuse(refused + foreign, device)
+        ours.refuse(foreign, f"Autograd{device}")  # some compute there already
+        ours.integers_only(integers, device)
     for key, names in others.items():
         ours.refuse(names, key)
     return [name for name in foreign if name.partition("::")[0] not in _torchs]

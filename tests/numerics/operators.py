@@ -27,6 +27,16 @@ def _tensors(thing) -> list[torch.Tensor]:
     return []
 
 
+def _moved(thing, device: str):
+    """The same on a device, laid out as it is."""
+    if not isinstance(thing, torch.Tensor) or thing.layout != torch.strided:
+        return thing
+    with torch.no_grad():
+        memory = torch.empty(0, dtype=thing.dtype).set_(thing.untyped_storage())
+        moved = memory.to(device).as_strided(thing.shape, thing.stride(), thing.storage_offset())
+    return moved.requires_grad_(thing.requires_grad)
+
+
 def _outcome(op, sample) -> str:
     """Of one input: a digest, or in one word why there is none."""
     try:
@@ -45,7 +55,7 @@ def _outcome(op, sample) -> str:
         return f"failed: {type(error).__name__}"
 
 
-def main(dtype: str, part: str = "0/1") -> dict[str, list[str]]:
+def main(dtype: str, part: str = "0/1", device: str = "cpu") -> dict[str, list[str]]:
     """Outcomes by operator."""
     from torch.testing._internal.common_methods_invocations import op_db
 
@@ -62,5 +72,8 @@ def main(dtype: str, part: str = "0/1") -> dict[str, list[str]]:
         except Exception as error:
             found[name] = [f"no inputs: {type(error).__name__}: {str(error)[:100]}"]
             continue
-        found[name] = [_outcome(op, sample) for sample in samples[: MOST_SAMPLES[dtype]]]
+        samples = samples[: MOST_SAMPLES[dtype]]
+        if device != "cpu":
+            samples = [sample.transform(lambda thing: _moved(thing, device)) for sample in samples]
+        found[name] = [_outcome(op, sample) for sample in samples]
     return found
