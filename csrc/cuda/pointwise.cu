@@ -32,6 +32,12 @@ ES_KERNEL void ES_THREADS(kThreads) strided_kernel(PointJob job, Operands o, int
   }
 }
 
+}
+ES_NAMESPACE_END
+
+#if ES_HOST
+ES_NAMESPACE {
+
 template <class Value>
 static void run(const PointJob& job, const Operands& operands, int64_t count) {
   if (count) ES_LAUNCH(blocks_for_threads(count), kThreads, strided_kernel<Value>, job, operands, count);
@@ -66,3 +72,4 @@ static const Pointwise kTable = {strided, contiguous, inputs_of};
 ES_NAMESPACE_END
 
 ES_TABLE_IS(Pointwise, pointwise, kTable)
+#endif

@@ -30,15 +30,10 @@ def with_cuda(flags: tuple[str, ...] = ()) -> Path:
     Args:
         flags: of the compiler, for CUDA's kernels and the linker.
     """
-    cuda, mine = build.SOURCES / "cuda", (*build.MATH, "-O2", "-DES_WITH_CUDA")
-    units = [
-        build.Unit(unit.source, mine) if unit.source.name == "isa.cc" else unit
-        for unit in build.kernel_units(build.isas())
-    ]
+    fma = () if platform.machine() == "aarch64" else ("-mfma",)  # else what the shim runs would have to emulate it
+    units = build.kernel_units(build.isas(), cuda=True) + build.cuda_units((*fma, *flags))
+    mine = (*build.MATH, "-O2", build.WITH_CUDA)
     units += [build.Unit(source, mine) for source in sorted((build.SOURCES / "probe").glob("*.cc"))]
-    fma = () if platform.machine() == "aarch64" else ("-mfma",)
-    shimmed = (*mine, "-DES_ISA=cuda", *fma, *flags, "-x", "c++")
-    units += [build.Unit(source, shimmed) for source in sorted(cuda.glob("*.c[cu]"))]
     return build.linked("probe-cuda-{}", units, build.compiler(), flags)
 
 

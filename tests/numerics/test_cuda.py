@@ -83,7 +83,7 @@ def test_the_shim_finds_what_is_wrong_with_a_kernel(tmp_path, what, told):
     source = tmp_path / "wrong.cc"
     source.write_text(WRONG)
     cuda, program = build.SOURCES / "cuda", tmp_path / "wrong"
-    files = [str(source), str(cuda / "shim.cc"), str(cuda / "device.cc")]
+    files = [str(source), *(str(cuda / name) for name in ("shim.cc", "device.cc", "launch.cc"))]
     subprocess.run([build.compiler(), "-std=c++20", f"-I{cuda}", *files, "-o", str(program)], check=True)
     done = subprocess.run([str(program), *["x"] * what], capture_output=True, text=True, check=False)
     assert told in done.stderr
