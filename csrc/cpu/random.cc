@@ -35,7 +35,7 @@ static void store_panel(T* out, const float* values, int64_t count, float last) 
 // For each panel `values(panel's words, its first element, its 64 values)`; what exceeds `last` when it has been
 // rounded becomes `last`.
 template <class Values>
-static void draw(const Draw& d, Values values, float last = __builtin_inff()) {
+static void draw(const Draw& d, Values values, float last = kInfinity) {
   parallel_for((d.count + kPanelWords - 1) / kPanelWords, kGrain, [&](int64_t begin, int64_t end) {
     for (int64_t panel = begin; panel < end; ++panel) {
       Panel words;
@@ -66,7 +66,7 @@ static void draw(const Draw& d, Values values, float last = __builtin_inff()) {
 
 // The same where element i depends on word i alone.
 template <class Value>
-static void draw_each(const Draw& d, Value value_of, float last = __builtin_inff()) {
+static void draw_each(const Draw& d, Value value_of, float last = kInfinity) {
   draw(
       d,
       [=](const Panel& words, int64_t, float* value) {

@@ -27,6 +27,12 @@ struct MaximumOf {
   ES_FN void operator()(int64_t at) const { bag_maximum(m, at / m.width, at % m.width); }
 };
 
+}
+ES_NAMESPACE_END
+
+#if ES_HOST
+ES_NAMESPACE {
+
 static void of_positions(int64_t count, int64_t bags, const int64_t* begins, int64_t* bag) {
   for_each(count, BagOf{bags, begins, bag});
 }
@@ -44,3 +50,4 @@ static const Bags kTable = {of_positions, counts, maxima};
 ES_NAMESPACE_END
 
 ES_TABLE_IS(Bags, bags, kTable)
+#endif

@@ -35,6 +35,14 @@ ES_KERNEL void ES_THREADS(kThreads)
     }
 }
 
+// `f(i)` for each i < count.
+template <class F>
+ES_KERNEL void ES_THREADS(kThreads) each_kernel(int64_t count, F f) {
+  ES_EACH(i, count) f(i);
+}
+
+#if ES_HOST
+
 // `step(totals, row, column)` adds an element to all sums. An output that is null is not wanted.
 template <int kSums, class Step>
 static void sum_columns(int64_t rows, int64_t columns, Step step, Outputs<kSums> outputs) {
@@ -48,16 +56,12 @@ static void sum_columns(int64_t rows, int64_t columns, Step step, Outputs<kSums>
             outputs);
 }
 
-// `f(i)` for each i < count.
-template <class F>
-ES_KERNEL void ES_THREADS(kThreads) each_kernel(int64_t count, F f) {
-  ES_EACH(i, count) f(i);
-}
-
 template <class F>
 static void for_each(int64_t count, F f) {
   if (count) ES_LAUNCH(blocks_for_threads(count), kThreads, each_kernel<F>, count, f);
 }
+
+#endif
 
 }
 ES_NAMESPACE_END

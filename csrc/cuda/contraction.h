@@ -155,6 +155,8 @@ ES_KERNEL void ES_THREADS(kThreads) join_kernel(Operation op, Cut cut) {
   }
 }
 
+#if ES_HOST
+
 template <class Of, class Operation>
 static void contract_by(const Operation& op) {
   const int64_t chunks = (op.k + kChunk - 1) / kChunk;
@@ -184,6 +186,8 @@ static void contract_all(const Operation& op) {
   if (tile == 2) return contract_by<Tile<64, 64, 8, 8>>(op);
   contract_by<Tile<32, 32, 4, 4>>(op);
 }
+
+#endif
 
 }
 ES_NAMESPACE_END

@@ -49,11 +49,6 @@ struct Forward {
   }
 };
 
-static void forward(const ConvShape& s, const Volume& x, const Volume& w, const float* bias, const Volume& y) {
-  contract_all(Forward{s.groups, s.out_channels, s.batch * volume_of(s.out), s.in_channels * volume_of(s.kernel), s, x,
-                       w, y, bias});
-}
-
 // dx: in channels by (batch, position) of those positions that the same taps meet: every stride-th in each dimension. k
 // counts (out channel, tap).
 struct BackwardData {
@@ -97,21 +92,6 @@ struct BackwardData {
   }
 };
 
-static void backward_data(const ConvShape& s, const Volume& dy, const Volume& w, const float* bias, const Volume& dx) {
-  for (int64_t a = 0; a < s.stride[0]; ++a)
-    for (int64_t b = 0; b < s.stride[1]; ++b)
-      for (int64_t c = 0; c < s.stride[2]; ++c) {
-        BackwardData op{s.groups, s.in_channels, s.batch, s.out_channels, s, dy, w, dx, bias, {}, {a, b, c}, {}};
-        for (int d = 0; d < 3; ++d) {
-          op.count[d] = op.first[d] < s.in[d] ? (s.in[d] - op.first[d] + s.stride[d] - 1) / s.stride[d] : 0;
-          op.taps[d] = taps_of(s.kernel[d], s.stride[d], s.padding[d], s.dilation[d], op.first[d]);
-          op.n *= op.count[d];
-          op.k *= op.taps[d].count;
-        }
-        contract_all(op);
-      }
-}
-
 // dw: out channels by (channel, tap); k counts (batch, position of the output).
 struct BackwardWeight {
   int64_t batch, m, n, k;
@@ -133,11 +113,6 @@ struct BackwardWeight {
   }
 };
 
-static void backward_weight(const ConvShape& s, const Volume& x, const Volume& dy, const Volume& dw) {
-  contract_all(BackwardWeight{s.groups, s.out_channels, s.in_channels * volume_of(s.kernel),
-                              s.batch * volume_of(s.out), s, x, dy, dw});
-}
-
 ES_KERNEL void ES_THREADS(kThreads) bias_kernel(ConvShape s, Volume dy, float* db) {
   ES_SHARED(float, place, kTogether);
   for (int64_t c = blockIdx.x; c < s.groups * s.out_channels; c += gridDim.x) {
@@ -153,6 +128,37 @@ ES_KERNEL void ES_THREADS(kThreads) bias_kernel(ConvShape s, Volume dy, float* d
   }
 }
 
+}
+ES_NAMESPACE_END
+
+#if ES_HOST
+ES_NAMESPACE {
+
+static void forward(const ConvShape& s, const Volume& x, const Volume& w, const float* bias, const Volume& y) {
+  contract_all(Forward{s.groups, s.out_channels, s.batch * volume_of(s.out), s.in_channels * volume_of(s.kernel), s, x,
+                       w, y, bias});
+}
+
+static void backward_data(const ConvShape& s, const Volume& dy, const Volume& w, const float* bias, const Volume& dx) {
+  for (int64_t a = 0; a < s.stride[0]; ++a)
+    for (int64_t b = 0; b < s.stride[1]; ++b)
+      for (int64_t c = 0; c < s.stride[2]; ++c) {
+        BackwardData op{s.groups, s.in_channels, s.batch, s.out_channels, s, dy, w, dx, bias, {}, {a, b, c}, {}};
+        for (int d = 0; d < 3; ++d) {
+          op.count[d] = op.first[d] < s.in[d] ? (s.in[d] - op.first[d] + s.stride[d] - 1) / s.stride[d] : 0;
+          op.taps[d] = taps_of(s.kernel[d], s.stride[d], s.padding[d], s.dilation[d], op.first[d]);
+          op.n *= op.count[d];
+          op.k *= op.taps[d].count;
+        }
+        contract_all(op);
+      }
+}
+
+static void backward_weight(const ConvShape& s, const Volume& x, const Volume& dy, const Volume& dw) {
+  contract_all(BackwardWeight{s.groups, s.out_channels, s.in_channels * volume_of(s.kernel),
+                              s.batch * volume_of(s.out), s, x, dy, dw});
+}
+
 static void backward_bias(const ConvShape& s, const Volume& dy, float* db) {
   const int64_t channels = s.groups * s.out_channels;
   if (channels) ES_LAUNCH(blocks_for(channels), kThreads, bias_kernel, s, dy, db);
@@ -164,3 +170,4 @@ static const Conv kTable = {forward, backward_data, backward_weight, backward_bi
 ES_NAMESPACE_END
 
 ES_TABLE_IS(Conv, conv, kTable)
+#endif

@@ -1,9 +1,7 @@
-// What device.h promises beside kernels. Compiled by nvcc, or with the shim.
+// What device.h promises those who start kernels.
 #include "device.h"
 
-#include <cstdio>
 #include <cstdlib>
-#include <cstring>
 
 namespace es {
 
@@ -22,38 +20,9 @@ int64_t blocks_for(int64_t tasks) {
   return tasks < most ? tasks : most;
 }
 
-#ifdef __CUDACC__
-
-cudaStream_t stream() { return cudaStreamPerThread; }
-
-void check(cudaError_t status) {
-  if (status == cudaSuccess) return;
-  std::fprintf(stderr, "CUDA: %s\n", cudaGetErrorString(status));
-  std::abort();
-}
-
-void fetch(void* host, const void* device, size_t bytes) {
-  check(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream()));
-  check(cudaStreamSynchronize(stream()));
-}
-
-Memory::Memory(size_t bytes) {
-  if (bytes) check(cudaMallocAsync(&data_, bytes, stream()));
-}
+Memory::Memory(size_t bytes) : data_(bytes ? owner.allocate(bytes) : nullptr), bytes_(bytes) {}
 Memory::~Memory() {
-  if (data_) check(cudaFreeAsync(data_, stream()));
+  if (data_) owner.release(data_, bytes_);
 }
-
-#else
-
-void fetch(void* host, const void* device, size_t bytes) { std::memcpy(host, device, bytes); }
-
-Memory::Memory(size_t bytes) {
-  if (bytes && !(data_ = std::malloc(bytes))) std::abort();
-  if (bytes) std::memset(data_, 0xff, bytes);  // NaN: nobody may read what nobody has written
-}
-Memory::~Memory() { std::free(data_); }
-
-#endif
 
 }

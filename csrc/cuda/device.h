@@ -1,6 +1,7 @@
-// What kernels for NVIDIA GPUs are written in: CUDA, in the few words below. Where there is no GPU a C++ compiler takes the
-// same source with shim.h, which runs every thread of a block as a fiber: so their bits are compared with the CPU's
-// kernels on any machine.
+// What kernels for NVIDIA GPUs are written in: CUDA, in the few words below. Two compilers read each file. NVRTC makes
+// machine code of its kernels. The C++ compiler makes what starts them (`#if ES_HOST`, at the end of a file), and with
+// shim.h the kernels once more, every thread of a block as a fiber: so their bits are compared with the CPU's kernels on
+// any machine.
 //
 // A kernel loops over its tasks (`for (task = blockIdx.x; task < tasks; task += gridDim.x)`), so that the number of its
 // blocks is nobody's business; what a task is may depend on `settings`, the bits never do.
@@ -10,23 +11,13 @@
 
 #ifdef __CUDACC__
 
-#include <cuda_runtime.h>
-
-#define ES_KERNEL static __global__
+#define ES_HOST 0
+#define ES_KERNEL __global__  // not static: NVRTC finds them by their names
 #define ES_DEVICE __device__ __forceinline__  // what threads do together, and so no function of the host's
 #define ES_THREADS(count) __launch_bounds__(count)
 #define ES_SHARED(type, name, count) __shared__ __align__(16) type name[count]
-#define ES_LAUNCH(blocks, threads, kernel, ...)                                          \
-  do {                                                                                   \
-    (kernel)<<<(unsigned)(blocks), (threads), 0, es::stream()>>>(__VA_ARGS__);           \
-    es::check(cudaGetLastError());                                                       \
-  } while (0)
 
 namespace es {
-
-// Where kernels are put, in order.
-cudaStream_t stream();
-void check(cudaError_t status);
 
 // The value that another lane of the warp has. All 32 must ask.
 template <class T>
@@ -43,7 +34,11 @@ __device__ __forceinline__ void load_four(float* to, const float* shared, int at
 }
 
 #else
+
+#define ES_HOST 1
+#include "launch.h"
 #include "shim.h"
+
 #endif
 
 namespace es {
@@ -56,6 +51,8 @@ constexpr int kThreads = 256;  // of a block, where nothing asks for another num
   for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (count);  \
        i += (int64_t)gridDim.x * blockDim.x)
 
+#if ES_HOST
+
 // How work is cut. 0: as seems best. Tests take others, and nothing may change but the time.
 struct Settings {
   int tile;         // of products: 1 is the largest
@@ -67,9 +64,6 @@ Settings& settings();
 // How many blocks to start for so many tasks of a block, or of a thread.
 int64_t blocks_for(int64_t tasks);
 static inline int64_t blocks_for_threads(int64_t tasks) { return blocks_for((tasks + kThreads - 1) / kThreads); }
-
-// What lies at `device`, when all that was launched before has been done.
-void fetch(void* host, const void* device, size_t bytes);
 
 // Working memory on the device for the kernels that are launched while it lives.
 class Memory {
@@ -85,6 +79,12 @@ class Memory {
 
  private:
   void* data_ = nullptr;
+  size_t bytes_;
 };
+
+// What is there once all kernels before have run. It waits for them.
+void fetch(void* host, const void* device, size_t bytes);
+
+#endif
 
 }

@@ -23,6 +23,8 @@ ES_KERNEL void ES_THREADS(kThreads) first_kernel(int64_t count, Test test, int64
   if (thread == 0) firsts[blockIdx.x] = place[0];
 }
 
+#if ES_HOST
+
 // The least i < count for which `test(i)` holds; `count`: there is none. Waits for the device.
 template <class Test>
 static int64_t first_where(int64_t count, Test test) {
@@ -36,6 +38,8 @@ static int64_t first_where(int64_t count, Test test) {
     if (found[b] < first) first = found[b];
   return first;
 }
+
+#endif
 
 }
 ES_NAMESPACE_END

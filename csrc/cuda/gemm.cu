@@ -28,6 +28,12 @@ struct MatrixProduct {
   }
 };
 
+}
+ES_NAMESPACE_END
+
+#if ES_HOST
+ES_NAMESPACE {
+
 static void product(const Product& p) {
   if (p.element == Element::f32) return contract_all(MatrixProduct<float>(p));
   if (p.element == Element::bf16) return contract_all(MatrixProduct<bf16>(p));
@@ -40,3 +46,4 @@ static const Gemm kTable = {product};
 ES_NAMESPACE_END
 
 ES_TABLE_IS(Gemm, gemm, kTable)
+#endif

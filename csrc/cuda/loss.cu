@@ -29,6 +29,12 @@ struct Misfits {
   }
 };
 
+}
+ES_NAMESPACE_END
+
+#if ES_HOST
+ES_NAMESPACE {
+
 static int64_t misfit(const Picks& p, int64_t* target) {
   const int64_t count = p.outer * p.inner, first = first_where(count, Misfits{p});
   if (first == count) return -1;
@@ -52,3 +58,4 @@ static const Loss kTable = {misfit, terms, gradients};
 ES_NAMESPACE_END
 
 ES_TABLE_IS(Loss, loss, kTable)
+#endif

@@ -66,12 +66,6 @@ ES_KERNEL void ES_THREADS(kThreads) backward_kernel(Rows job) {
   }
 }
 
-static void layer_norm(const LayerNorm& l) {
-  if (l.rows == 0) return;
-  const Rows job{l.rows, l.length, nullptr, l.x, {l.weight, l.bias, 1, 1, l.length}, l.epsilon, l.y, l.mean, l.inverse};
-  ES_LAUNCH(blocks_for(l.rows), kThreads, forward_kernel, job);
-}
-
 struct LayerSums {
   const float *gradient, *x, *mean, *inverse;
   int64_t length;
@@ -81,23 +75,6 @@ struct LayerSums {
     totals[1] = fma(g, normal(x[row * length + column], mean[row], inverse[row]), totals[1]);
   }
 };
-
-static void layer_norm_backward(const LayerNormBackward& l) {
-  const Rows job{l.rows, l.length, l.gradient, l.x, {l.weight, nullptr, 1, 1, l.length}, 0,
-                 l.dx,   (float*)l.mean, (float*)l.inverse};
-  // Before dx, which may take the gradient's place.
-  if (l.dweight || l.dbias)
-    sum_columns<2>(l.rows, l.length, LayerSums{l.gradient, l.x, l.mean, l.inverse, l.length}, {{l.dbias, l.dweight}});
-  if (l.dx && l.rows) ES_LAUNCH(blocks_for(l.rows), kThreads, backward_kernel, job);
-}
-
-static void group_norm(const GroupNorm& g) {
-  const int64_t rows = g.batch * g.groups, wide = g.channels / g.groups;
-  if (rows == 0) return;
-  const Rows job{rows, wide * g.positions, nullptr, g.x, {g.weight, g.bias, g.positions, g.groups, wide}, g.epsilon,
-                 g.y,  g.mean, g.inverse};
-  ES_LAUNCH(blocks_for(rows), kThreads, forward_kernel, job);
-}
 
 ES_KERNEL void ES_THREADS(kThreads) channel_sums_kernel(GroupNormBackward g) {
   ES_SHARED(float, place, 2 * kTogether);
@@ -117,6 +94,35 @@ ES_KERNEL void ES_THREADS(kThreads) channel_sums_kernel(GroupNormBackward g) {
   }
 }
 
+}
+ES_NAMESPACE_END
+
+#if ES_HOST
+ES_NAMESPACE {
+
+static void layer_norm(const LayerNorm& l) {
+  if (l.rows == 0) return;
+  const Rows job{l.rows, l.length, nullptr, l.x, {l.weight, l.bias, 1, 1, l.length}, l.epsilon, l.y, l.mean, l.inverse};
+  ES_LAUNCH(blocks_for(l.rows), kThreads, forward_kernel, job);
+}
+
+static void layer_norm_backward(const LayerNormBackward& l) {
+  const Rows job{l.rows, l.length, l.gradient, l.x, {l.weight, nullptr, 1, 1, l.length}, 0,
+                 l.dx,   (float*)l.mean, (float*)l.inverse};
+  // Before dx, which may take the gradient's place.
+  if (l.dweight || l.dbias)
+    sum_columns<2>(l.rows, l.length, LayerSums{l.gradient, l.x, l.mean, l.inverse, l.length}, {{l.dbias, l.dweight}});
+  if (l.dx && l.rows) ES_LAUNCH(blocks_for(l.rows), kThreads, backward_kernel, job);
+}
+
+static void group_norm(const GroupNorm& g) {
+  const int64_t rows = g.batch * g.groups, wide = g.channels / g.groups;
+  if (rows == 0) return;
+  const Rows job{rows, wide * g.positions, nullptr, g.x, {g.weight, g.bias, g.positions, g.groups, wide}, g.epsilon,
+                 g.y,  g.mean, g.inverse};
+  ES_LAUNCH(blocks_for(rows), kThreads, forward_kernel, job);
+}
+
 static void group_norm_backward(const GroupNormBackward& g) {
   const int64_t rows = g.batch * g.groups, wide = g.channels / g.groups;
   if ((g.dweight || g.dbias) && g.channels) ES_LAUNCH(blocks_for(g.channels), kThreads, channel_sums_kernel, g);
@@ -131,3 +137,4 @@ static const Norm kTable = {layer_norm, layer_norm_backward, group_norm, group_n
 ES_NAMESPACE_END
 
 ES_TABLE_IS(Norm, norm_kernels, kTable)
+#endif

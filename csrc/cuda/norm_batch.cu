@@ -28,15 +28,6 @@ ES_KERNEL void ES_THREADS(kThreads) channels_kernel(int64_t rows, int64_t channe
   }
 }
 
-// Sums of each channel, by the step of a channel's element.
-template <int kSums, class Step>
-static void sum_channels(const Images& s, Step step, Outputs<kSums> outputs) {
-  const int64_t rows = s.batch * s.positions;
-  if (s.channels_last) return sum_columns<kSums>(rows, s.channels, step, outputs);
-  if (s.channels)
-    ES_LAUNCH(blocks_for(s.channels), kThreads, (channels_kernel<kSums, Step>), rows, s.channels, step, outputs);
-}
-
 struct SumStep {
   Layout layout;
   const float* x;
@@ -81,15 +72,6 @@ struct Finish {
   }
 };
 
-static void statistics(const BatchStatistics& s) {
-  const int64_t rows = s.shape.batch * s.shape.positions;
-  const Layout layout(s.shape);
-  sum_channels<1>(s.shape, SumStep{layout, s.x}, {{s.mean}});
-  for_each(s.shape.channels, MeanOf{s.mean, (float)rows});
-  sum_channels<1>(s.shape, SquareStep{layout, s.x, s.mean}, {{s.inverse}});
-  for_each(s.shape.channels, Finish{s, rows});
-}
-
 struct Forward {
   BatchNorm b;
   Layout layout;
@@ -99,10 +81,6 @@ struct Forward {
     b.y[at] = affine(normal(b.x[at], b.mean[c], b.inverse[c]), weight, bias);
   }
 };
-
-static void forward(const BatchNorm& b) {
-  for_each(b.shape.batch * b.shape.channels * b.shape.positions, Forward{b, Layout(b.shape)});
-}
 
 struct Backward {
   BatchNormBackward b;
@@ -117,19 +95,47 @@ struct Backward {
   }
 };
 
-static void backward(const BatchNormBackward& b) {
-  const int64_t rows = b.shape.batch * b.shape.positions;
-  const Layout layout(b.shape);
-  sum_channels<2>(b.shape, GradientStep{layout, b.gradient, b.x, b.mean, b.inverse}, {{b.dbias, b.dweight}});
-  if (b.dx) for_each(rows * b.shape.channels, Backward{b, layout, (float)rows});
-}
-
 struct InverseDeviation {
   const float* variance;
   float epsilon;
   float* out;
   ES_FN void operator()(int64_t i) const { out[i] = inverse_deviation(variance[i], epsilon); }
 };
+
+}
+ES_NAMESPACE_END
+
+#if ES_HOST
+ES_NAMESPACE {
+
+// Sums of each channel, by the step of a channel's element.
+template <int kSums, class Step>
+static void sum_channels(const Images& s, Step step, Outputs<kSums> outputs) {
+  const int64_t rows = s.batch * s.positions;
+  if (s.channels_last) return sum_columns<kSums>(rows, s.channels, step, outputs);
+  if (s.channels)
+    ES_LAUNCH(blocks_for(s.channels), kThreads, (channels_kernel<kSums, Step>), rows, s.channels, step, outputs);
+}
+
+static void statistics(const BatchStatistics& s) {
+  const int64_t rows = s.shape.batch * s.shape.positions;
+  const Layout layout(s.shape);
+  sum_channels<1>(s.shape, SumStep{layout, s.x}, {{s.mean}});
+  for_each(s.shape.channels, MeanOf{s.mean, (float)rows});
+  sum_channels<1>(s.shape, SquareStep{layout, s.x, s.mean}, {{s.inverse}});
+  for_each(s.shape.channels, Finish{s, rows});
+}
+
+static void forward(const BatchNorm& b) {
+  for_each(b.shape.batch * b.shape.channels * b.shape.positions, Forward{b, Layout(b.shape)});
+}
+
+static void backward(const BatchNormBackward& b) {
+  const int64_t rows = b.shape.batch * b.shape.positions;
+  const Layout layout(b.shape);
+  sum_channels<2>(b.shape, GradientStep{layout, b.gradient, b.x, b.mean, b.inverse}, {{b.dbias, b.dweight}});
+  if (b.dx) for_each(rows * b.shape.channels, Backward{b, layout, (float)rows});
+}
 
 static void inverse_deviations(const float* variance, float epsilon, float* out, int64_t count) {
   for_each(count, InverseDeviation{variance, epsilon, out});
@@ -141,3 +147,4 @@ static const BatchNorms kTable = {statistics, forward, backward, inverse_deviati
 ES_NAMESPACE_END
 
 ES_TABLE_IS(BatchNorms, batch_norm_kernels, kTable)
+#endif

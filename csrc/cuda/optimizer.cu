@@ -49,6 +49,12 @@ ES_KERNEL void ES_THREADS(kThreads) step_kernel(Step parameters, Tensors<T> tens
     step(parameters, tensors, i);
 }
 
+}
+ES_NAMESPACE_END
+
+#if ES_HOST
+ES_NAMESPACE {
+
 template <class T, class Step>
 static void run_of(const Step& step, void* p, void* g, void* a, void* b, void* c, int64_t count) {
   Tensors<T> tensors{(T*)p, (T*)g, (T*)a, (T*)b, (T*)c, count};
@@ -79,3 +85,4 @@ static const Optimizer kTable = {adam_run, sgd_run, adagrad_run};
 ES_NAMESPACE_END
 
 ES_TABLE_IS(Optimizer, optimizer, kTable)
+#endif

@@ -54,6 +54,12 @@ ES_KERNEL void ES_THREADS(kThreads) row_kernel(PointJob job, Shaped s, int64_t c
   }
 }
 
+}
+ES_NAMESPACE_END
+
+#if ES_HOST
+ES_NAMESPACE {
+
 static bool is_row(const PointJob& job, const Shaped& s, int inputs, int64_t count) {
   if (s.dimensions > 1 || count % kTogether) return false;
   for (int o = 0; o <= inputs; ++o) {
@@ -112,3 +118,4 @@ namespace es {
 void pointwise_shaped(const PointJob& job, const Shaped& all) { shaped(job, all); }
 
 }
+#endif

@@ -56,6 +56,12 @@ struct Backward {
   }
 };
 
+}
+ES_NAMESPACE_END
+
+#if ES_HOST
+ES_NAMESPACE {
+
 static void forward(const Linear& l, const float* in, float* out) {
   for_each(l.planes * volume(l.to), Forward{l, in, out});
 }
@@ -70,3 +76,4 @@ static const PoolLinear kTable = {forward, backward};
 ES_NAMESPACE_END
 
 ES_TABLE_IS(PoolLinear, pool_linear, kTable)
+#endif

@@ -33,12 +33,6 @@ ES_KERNEL void ES_THREADS(kThreads) draw_kernel(Draw d, Values values, float las
   }
 }
 
-template <class Values>
-static void draw(const Draw& d, Values values, float last = __builtin_inff()) {
-  const int64_t threads = (d.count + kPanelWords - 1) / kPanelWords * kPanelBlocks;
-  if (threads) ES_LAUNCH(blocks_for_threads(threads), kThreads, draw_kernel<Values>, d, values, last);
-}
-
 // An element that depends on its word alone.
 #define ES_EACH_VALUE(Name, members, value)                                   \
   struct Name {                                                               \
@@ -84,31 +78,12 @@ struct BernoulliEach {
   }
 };
 
-static BernoulliValues bernoulli_values(uint64_t threshold) {
-  return {(uint32_t)(threshold - 1), threshold ? 1.0f : 0.0f};
-}
-
-static void uniform(const Draw& d, float from, float range, float last) {
-  draw(d, UniformValues{{from, range, last}}, last);
-}
-static void normal(const Draw& d, float mean, float deviation) { draw(d, NormalValues<false>{mean, deviation}); }
-static void log_normal(const Draw& d, float mean, float deviation) { draw(d, NormalValues<true>{mean, deviation}); }
-static void exponential_numbers(const Draw& d, float rate) { draw(d, ExponentialValues{rate}); }
-static void cauchy(const Draw& d, float median, float sigma) { draw(d, CauchyValues{median, sigma}); }
-static void geometric(const Draw& d, float p, float last) { draw(d, GeometricValues{logarithm_1_plus(-p)}, last); }
-static void bernoulli(const Draw& d, uint64_t threshold) { draw(d, bernoulli_values(threshold)); }
-static void bernoulli_each(const Draw& d, const double* p) { draw(d, BernoulliEach{p, d.count}); }
-
 ES_KERNEL void ES_THREADS(kThreads) uniform64_kernel(uint64_t key, int64_t count, double* out, double from, double to) {
   const double range = to - from;
   ES_EACH(i, count) {
     double value = from + unit(two_words_of(key, (uint64_t)i)) * range;
     out[i] = value < to ? value : from;
   }
-}
-
-static void uniform64(uint64_t key, int64_t count, double* out, double from, double to) {
-  if (count) ES_LAUNCH(blocks_for_threads(count), kThreads, uniform64_kernel, key, count, out, from, to);
 }
 
 template <class T>
@@ -133,38 +108,20 @@ ES_KERNEL void ES_THREADS(kThreads)
   ES_EACH(i, count) out[i] = narrow<T>(widen(x[i]) * (mask[i] ? scale : 0.0f));
 }
 
-template <class T>
-static void dropout_as(const Draw& d, const void* x, uint8_t* mask, uint64_t threshold, float scale) {
-  const int64_t threads = (d.count + kPanelWords - 1) / kPanelWords * kPanelBlocks;
-  if (threads)
-    ES_LAUNCH(blocks_for_threads(threads), kThreads, dropout_kernel<T>, d, (const T*)x, mask,
-              bernoulli_values(threshold), scale);
+ES_KERNEL void ES_THREADS(kThreads)
+    choose_kernel(uint64_t key, int64_t rows, int64_t width, const double* upto, int64_t samples, int64_t* out) {
+  ES_EACH(at, rows * samples)
+    out[at] = choice_of(two_words_of(key, (uint64_t)at), upto + at / samples * width, width);
 }
 
-static void dropout(const Draw& d, const void* x, uint8_t* mask, uint64_t threshold, float scale) {
-  if (d.kind == Kind::f32) return dropout_as<float>(d, x, mask, threshold, scale);
-  if (d.kind == Kind::bf16) return dropout_as<bf16>(d, x, mask, threshold, scale);
-  dropout_as<fp16>(d, x, mask, threshold, scale);
-}
-
-template <class T>
-static void masked_scale_as(int64_t count, void* out, const void* x, const uint8_t* mask, float scale) {
-  if (count)
-    ES_LAUNCH(blocks_for_threads(count), kThreads, masked_scale_kernel<T>, count, (T*)out, (const T*)x, mask, scale);
-}
-
-static void masked_scale(int64_t count, void* out, const void* x, Kind kind, const uint8_t* mask, float scale) {
-  if (kind == Kind::f32) return masked_scale_as<float>(count, out, x, mask, scale);
-  if (kind == Kind::bf16) return masked_scale_as<bf16>(count, out, x, mask, scale);
-  masked_scale_as<fp16>(count, out, x, mask, scale);
+ES_KERNEL void ES_THREADS(kThreads) integers_kernel(uint64_t key, int64_t count, int64_t* out, Integers parameters) {
+  ES_EACH(i, count) out[i] = integer_of(two_words_of(key, (uint64_t)i), parameters);
 }
 
 struct NoProbability {
   const double* p;
   ES_FN bool operator()(int64_t i) const { return !is_probability(p[i]); }
 };
-
-static bool probabilities(int64_t count, const double* p) { return first_where(count, NoProbability{p}) >= count; }
 
 struct NoWeight {
   const double* weights;
@@ -197,6 +154,65 @@ ES_KERNEL void ES_THREADS(kThreads) sums_kernel(int64_t rows, int64_t width, dou
   }
 }
 
+}
+ES_NAMESPACE_END
+
+#if ES_HOST
+ES_NAMESPACE {
+
+template <class Values>
+static void draw(const Draw& d, Values values, float last = kInfinity) {
+  const int64_t threads = (d.count + kPanelWords - 1) / kPanelWords * kPanelBlocks;
+  if (threads) ES_LAUNCH(blocks_for_threads(threads), kThreads, draw_kernel<Values>, d, values, last);
+}
+
+static BernoulliValues bernoulli_values(uint64_t threshold) {
+  return {(uint32_t)(threshold - 1), threshold ? 1.0f : 0.0f};
+}
+
+static void uniform(const Draw& d, float from, float range, float last) {
+  draw(d, UniformValues{{from, range, last}}, last);
+}
+static void normal(const Draw& d, float mean, float deviation) { draw(d, NormalValues<false>{mean, deviation}); }
+static void log_normal(const Draw& d, float mean, float deviation) { draw(d, NormalValues<true>{mean, deviation}); }
+static void exponential_numbers(const Draw& d, float rate) { draw(d, ExponentialValues{rate}); }
+static void cauchy(const Draw& d, float median, float sigma) { draw(d, CauchyValues{median, sigma}); }
+static void geometric(const Draw& d, float p, float last) { draw(d, GeometricValues{logarithm_1_plus(-p)}, last); }
+static void bernoulli(const Draw& d, uint64_t threshold) { draw(d, bernoulli_values(threshold)); }
+static void bernoulli_each(const Draw& d, const double* p) { draw(d, BernoulliEach{p, d.count}); }
+
+static void uniform64(uint64_t key, int64_t count, double* out, double from, double to) {
+  if (count) ES_LAUNCH(blocks_for_threads(count), kThreads, uniform64_kernel, key, count, out, from, to);
+}
+
+template <class T>
+static void dropout_as(const Draw& d, const void* x, uint8_t* mask, uint64_t threshold, float scale) {
+  const int64_t threads = (d.count + kPanelWords - 1) / kPanelWords * kPanelBlocks;
+  if (threads)
+    ES_LAUNCH(blocks_for_threads(threads), kThreads, dropout_kernel<T>, d, (const T*)x, mask,
+              bernoulli_values(threshold), scale);
+}
+
+static void dropout(const Draw& d, const void* x, uint8_t* mask, uint64_t threshold, float scale) {
+  if (d.kind == Kind::f32) return dropout_as<float>(d, x, mask, threshold, scale);
+  if (d.kind == Kind::bf16) return dropout_as<bf16>(d, x, mask, threshold, scale);
+  dropout_as<fp16>(d, x, mask, threshold, scale);
+}
+
+template <class T>
+static void masked_scale_as(int64_t count, void* out, const void* x, const uint8_t* mask, float scale) {
+  if (count)
+    ES_LAUNCH(blocks_for_threads(count), kThreads, masked_scale_kernel<T>, count, (T*)out, (const T*)x, mask, scale);
+}
+
+static void masked_scale(int64_t count, void* out, const void* x, Kind kind, const uint8_t* mask, float scale) {
+  if (kind == Kind::f32) return masked_scale_as<float>(count, out, x, mask, scale);
+  if (kind == Kind::bf16) return masked_scale_as<bf16>(count, out, x, mask, scale);
+  masked_scale_as<fp16>(count, out, x, mask, scale);
+}
+
+static bool probabilities(int64_t count, const double* p) { return first_where(count, NoProbability{p}) >= count; }
+
 static Weights sum_weights(int64_t rows, int64_t width, double* weights) {
   if (rows * width == 0) return Weights::fine;
   const int64_t impossible = first_where(rows * width, NoWeight{weights}) / width;
@@ -205,19 +221,9 @@ static Weights sum_weights(int64_t rows, int64_t width, double* weights) {
   return impossible < rows && impossible <= zero ? Weights::impossible : zero < rows ? Weights::zero : Weights::fine;
 }
 
-ES_KERNEL void ES_THREADS(kThreads)
-    choose_kernel(uint64_t key, int64_t rows, int64_t width, const double* upto, int64_t samples, int64_t* out) {
-  ES_EACH(at, rows * samples)
-    out[at] = choice_of(two_words_of(key, (uint64_t)at), upto + at / samples * width, width);
-}
-
 static void choose(uint64_t key, int64_t rows, int64_t width, const double* upto, int64_t samples, int64_t* out) {
   if (rows > 0 && samples > 0)
     ES_LAUNCH(blocks_for_threads(rows * samples), kThreads, choose_kernel, key, rows, width, upto, samples, out);
-}
-
-ES_KERNEL void ES_THREADS(kThreads) integers_kernel(uint64_t key, int64_t count, int64_t* out, Integers parameters) {
-  ES_EACH(i, count) out[i] = integer_of(two_words_of(key, (uint64_t)i), parameters);
 }
 
 static void integers(uint64_t key, int64_t count, int64_t* out, uint64_t range, int64_t base) {
@@ -234,3 +240,4 @@ static const Random kTable = {
 ES_NAMESPACE_END
 
 ES_TABLE_IS(Random, random_numbers, kTable)
+#endif

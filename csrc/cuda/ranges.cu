@@ -21,6 +21,12 @@ struct LinspaceOf {
   ES_FN void operator()(int64_t i) const { out[i] = (T)linspace_element(start, end, count, i); }
 };
 
+}
+ES_NAMESPACE_END
+
+#if ES_HOST
+ES_NAMESPACE {
+
 template <class T>
 static void arange(int64_t count, double start, double step, T* out) {
   for_each(count, ArangeOf<T>{start, step, out});
@@ -37,3 +43,4 @@ static const Ranges kTable = {arange<float>, arange<double>, linspace<float>, li
 ES_NAMESPACE_END
 
 ES_TABLE_IS(Ranges, ranges, kTable)
+#endif

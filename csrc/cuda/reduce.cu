@@ -95,33 +95,8 @@ ES_KERNEL void ES_THREADS(kThreads) join_many_kernel(Reduction r, Work<T> work, 
   }
 }
 
-template <class T, class Op>
-static void reduce_all(const Reduction& r) {
-  Work<T> work{volume(r.kept, r.kept_axes), volume(r.reduced, r.reduced_axes), 1, nullptr};
-  if (work.outputs == 0) return;
-  work.blocks = work.length > kBlock ? (work.length + kBlock - 1) / kBlock : 1;
-  const size_t partials = work.blocks > 1 ? (size_t)(work.outputs * work.blocks) * sizeof(T) : 0;
-  Memory partial(partials), other(work.blocks > kFew ? partials : 0);
-  work.partial = partial.as<T>();
-  const int64_t tasks = work.outputs * work.blocks;
-  const bool columns = r.kept_axes && r.kept[r.kept_axes - 1].stride == 1 && work.outputs >= kWarp &&
-                       !(r.reduced_axes && r.reduced[r.reduced_axes - 1].stride == 1);
-  if (columns)
-    ES_LAUNCH(blocks_for_threads(tasks), kThreads, (columns_kernel<T, Op>), r, work);
-  else
-    ES_LAUNCH(blocks_for_threads(tasks * kLanes), kThreads, (rows_kernel<T, Op>), r, work);
-  if (work.blocks > kFew)
-    ES_LAUNCH(blocks_for(work.outputs), kThreads, (join_many_kernel<T, Op>), r, work, other.as<T>());
-  else if (work.blocks > 1)
-    ES_LAUNCH(blocks_for_threads(work.outputs), kThreads, (join_few_kernel<T, Op>), r, work);
-}
-
 ES_KERNEL void ES_THREADS(kThreads) square_roots_kernel(float* x, int64_t count) {
   ES_EACH(i, count) x[i] = square_root(x[i]);
-}
-
-static void square_roots(float* x, int64_t count) {
-  if (count) ES_LAUNCH(blocks_for_threads(count), kThreads, square_roots_kernel, x, count);
 }
 
 // A block of a line: `first` is where the line begins, its elements start .. end are `inner` apart.
@@ -174,6 +149,37 @@ ES_KERNEL void ES_THREADS(kThreads) running_kernel(RunningLines lines, int64_t b
   }
 }
 
+}
+ES_NAMESPACE_END
+
+#if ES_HOST
+ES_NAMESPACE {
+
+template <class T, class Op>
+static void reduce_all(const Reduction& r) {
+  Work<T> work{volume(r.kept, r.kept_axes), volume(r.reduced, r.reduced_axes), 1, nullptr};
+  if (work.outputs == 0) return;
+  work.blocks = work.length > kBlock ? (work.length + kBlock - 1) / kBlock : 1;
+  const size_t partials = work.blocks > 1 ? (size_t)(work.outputs * work.blocks) * sizeof(T) : 0;
+  Memory partial(partials), other(work.blocks > kFew ? partials : 0);
+  work.partial = partial.as<T>();
+  const int64_t tasks = work.outputs * work.blocks;
+  const bool columns = r.kept_axes && r.kept[r.kept_axes - 1].stride == 1 && work.outputs >= kWarp &&
+                       !(r.reduced_axes && r.reduced[r.reduced_axes - 1].stride == 1);
+  if (columns)
+    ES_LAUNCH(blocks_for_threads(tasks), kThreads, (columns_kernel<T, Op>), r, work);
+  else
+    ES_LAUNCH(blocks_for_threads(tasks * kLanes), kThreads, (rows_kernel<T, Op>), r, work);
+  if (work.blocks > kFew)
+    ES_LAUNCH(blocks_for(work.outputs), kThreads, (join_many_kernel<T, Op>), r, work, other.as<T>());
+  else if (work.blocks > 1)
+    ES_LAUNCH(blocks_for_threads(work.outputs), kThreads, (join_few_kernel<T, Op>), r, work);
+}
+
+static void square_roots(float* x, int64_t count) {
+  if (count) ES_LAUNCH(blocks_for_threads(count), kThreads, square_roots_kernel, x, count);
+}
+
 template <class Op>
 static void running(const RunningLines& lines) {
   const int64_t blocks = (lines.length + kBlock - 1) / kBlock, each = lines.outer * lines.inner, all = each * blocks;
@@ -207,3 +213,4 @@ static const Reduce kTable = {
 ES_NAMESPACE_END
 
 ES_TABLE_IS(Reduce, reduce_kernels, kTable)
+#endif

@@ -78,7 +78,7 @@ static ES_FN void sum_alone(int64_t length, Step step, float* out) {
 template <class Place, class X>
 static ES_DEVICE float largest_of_row(int64_t length, Place& place, X x) {
   const int thread = (int)threadIdx.x;
-  float most = -__builtin_inff();
+  float most = -kInfinity;
   for (int64_t i = thread; i < length; i += kThreads) most = x(i) > most ? x(i) : most;
   place[thread] = most;
   __syncthreads();

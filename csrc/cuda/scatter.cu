@@ -120,6 +120,12 @@ struct Outside {
   ES_FN bool operator()(int64_t p) const { return (uint64_t)(index[p] - lowest) >= size; }
 };
 
+}
+ES_NAMESPACE_END
+
+#if ES_HOST
+ES_NAMESPACE {
+
 template <Combine how, bool scaled>
 static void put_rows(const Rows& r, const ByPlace& sorted) {
   const int64_t parts = (r.width + kThreads - 1) / kThreads, rows = r.batches * r.count;
@@ -211,3 +217,4 @@ static const Scatter kTable = {rows, assign, lines, dots, number, in_range};
 ES_NAMESPACE_END
 
 ES_TABLE_IS(Scatter, scatter, kTable)
+#endif

@@ -47,7 +47,6 @@ struct Shared {
 #define ES_DEVICE inline
 #define ES_THREADS(count)
 #define ES_SHARED(type, name, count) static es::shim::Shared<type, count> name
-#define ES_LAUNCH(blocks, threads, kernel, ...) es::shim::launch(blocks, threads, [&] { (kernel)(__VA_ARGS__); })
 
 namespace es {
 

@@ -71,9 +71,15 @@ ES_KERNEL void ES_THREADS(kThreads) gradient_columns_kernel(SoftmaxBackward job)
   }
 }
 
+}
+ES_NAMESPACE_END
+
+#if ES_HOST
+ES_NAMESPACE {
+
 // By rows where the axis is the last, else by columns.
-template <class Job>
-static void along(const Job& job, void (*rows)(Job), void (*columns)(Job)) {
+template <auto rows, auto columns, class Job>
+static void along(const Job& job) {
   if (job.outer * job.length * job.inner == 0) return;
   if (job.inner == 1)
     ES_LAUNCH(blocks_for(job.outer), kThreads, rows, job);
@@ -83,12 +89,12 @@ static void along(const Job& job, void (*rows)(Job), void (*columns)(Job)) {
 
 template <bool kLogarithms>
 static void forward(const SoftmaxForward& job) {
-  along(job, rows_kernel<kLogarithms>, columns_kernel<kLogarithms>);
+  along<rows_kernel<kLogarithms>, columns_kernel<kLogarithms>>(job);
 }
 
 template <bool kLogarithms>
 static void backward(const SoftmaxBackward& job) {
-  along(job, gradient_rows_kernel<kLogarithms>, gradient_columns_kernel<kLogarithms>);
+  along<gradient_rows_kernel<kLogarithms>, gradient_columns_kernel<kLogarithms>>(job);
 }
 
 static const Softmax kTable = {forward<false>, forward<true>, backward<false>, backward<true>};
@@ -97,3 +103,4 @@ static const Softmax kTable = {forward<false>, forward<true>, backward<false>, b
 ES_NAMESPACE_END
 
 ES_TABLE_IS(Softmax, softmax_kernels, kTable)
+#endif

@@ -21,6 +21,12 @@ struct PlaceIn {
   ES_FN void operator()(int64_t i) const { places[i] = positions[i] % length; }
 };
 
+}
+ES_NAMESPACE_END
+
+#if ES_HOST
+ES_NAMESPACE {
+
 static void lines(const SortLines& s) {
   const int64_t count = s.lines * s.length;
   Sorted sorted(count, last_key(s.type), KeyOf{s});
@@ -34,3 +40,4 @@ static const Sort kTable = {lines};
 ES_NAMESPACE_END
 
 ES_TABLE_IS(Sort, sorts, kTable)
+#endif

@@ -128,6 +128,8 @@ struct KeyedBy {
   ES_FN void operator()(int64_t j) const { all.keys[j] = place(all.positions[j]); }
 };
 
+#if ES_HOST
+
 // Positions 0 .. count - 1 by `place(position)`, an unsigned number up to `most`.
 class Sorted {
  public:
@@ -136,6 +138,8 @@ class Sorted {
       : count_(count), memory_((size_t)(4 * count + totals_of(count)) * sizeof(int64_t)) {
     int64_t* data = memory_.as<int64_t>();
     by_place = {data, data + count};
+
+#endif
     other_ = {data + 2 * count, data + 3 * count};
     for_each(count, Numbered<Place>{by_place, place});
     sort(most);

@@ -37,6 +37,9 @@ ES_FN To bit_cast(From from) {
   return to;
 }
 
+constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000u);
+constexpr float kNaN = __builtin_bit_cast(float, 0x7fc00000u);
+
 ES_FN uint32_t bits(float x) { return bit_cast<uint32_t>(x); }
 ES_FN float from_bits(uint32_t x) { return bit_cast<float>(x); }
 

@@ -9,9 +9,6 @@
 
 ES_NAMESPACE {
 
-constexpr float kInfinity = __builtin_inff();
-constexpr float kNaN = __builtin_nanf("");
-
 ES_FN float absolute(float x) { return from_bits(bits(x) & 0x7fffffff); }
 ES_FN float copy_sign(float magnitude, float sign) {
   return from_bits((bits(magnitude) & 0x7fffffff) | (bits(sign) & 0x80000000));

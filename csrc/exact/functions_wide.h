@@ -12,7 +12,7 @@ ES_NAMESPACE {
 constexpr double kLn2 = 0x1.62e42fefa39efp-1, kLn2High = 0x1.62e42fee00000p-1, kLn2Low = 0x1.a39ef35793c76p-33;
 constexpr double kPi = 0x1.921fb54442d18p+1;
 constexpr double kWideShift = 0x1.8p+52;  // as kShift
-constexpr double kWideInfinity = __builtin_inf();
+constexpr double kWideInfinity = kInfinity;
 
 ES_FN uint64_t word(double x) { return bit_cast<uint64_t>(x); }
 ES_FN double wide_absolute(double x) { return bit_cast<double>(word(x) & 0x7fffffffffffffffull); }

@@ -6,8 +6,6 @@
 
 ES_NAMESPACE {
 
-constexpr float kInfinite = __builtin_inff();
-
 // One reduction: `init` in every lane, `step` for each element, `combine` for lanes and blocks. A step with `neutral`
 // changes nothing: that is what kernels put where there is no element.
 struct Sum {
@@ -43,13 +41,13 @@ struct Product {
 };
 
 struct Maximum {
-  static constexpr float init = -kInfinite, neutral = -kInfinite;
+  static constexpr float init = -kInfinity, neutral = -kInfinity;
   static ES_FN float step(float total, float x) { return maximum(total, x); }
   static ES_FN float combine(float a, float b) { return maximum(a, b); }
 };
 
 struct Minimum {
-  static constexpr float init = kInfinite, neutral = kInfinite;
+  static constexpr float init = kInfinity, neutral = kInfinity;
   static ES_FN float step(float total, float x) { return minimum(total, x); }
   static ES_FN float combine(float a, float b) { return minimum(a, b); }
 };
@@ -64,7 +62,7 @@ struct MinimumMagnitude : Minimum {
 
 // As `maximum` and `minimum` of exact/base.h.
 struct MaximumOfDoubles {
-  static constexpr double init = -(double)kInfinite;
+  static constexpr double init = -(double)kInfinity;
   static ES_FN double step(double total, double x) { return combine(total, x); }
   static ES_FN double combine(double a, double b) {
     double larger = a > b ? a : b;
@@ -74,7 +72,7 @@ struct MaximumOfDoubles {
 };
 
 struct MinimumOfDoubles {
-  static constexpr double init = (double)kInfinite;
+  static constexpr double init = (double)kInfinity;
   static ES_FN double step(double total, double x) { return combine(total, x); }
   static ES_FN double combine(double a, double b) { return -MaximumOfDoubles::combine(-a, -b); }
 };

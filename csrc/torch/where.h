@@ -26,41 +26,41 @@ using Device = std::optional<c10::Device>;
 
 template <class T>
   requires(!std::is_base_of_v<at::TensorBase, T> && !std::is_base_of_v<at::TensorIteratorBase, T>)
-Device device_of(const T&) {
+Device gpu_of(const T&) {
   return {};
 }
 
-inline Device device_of(const at::TensorBase& x) { return x.defined() && x.is_cuda() ? Device(x.device()) : Device(); }
-inline Device device_of(const at::TensorIteratorBase& iter) {
+inline Device gpu_of(const at::TensorBase& x) { return x.defined() && x.is_cuda() ? Device(x.device()) : Device(); }
+inline Device gpu_of(const at::TensorIteratorBase& iter) {
   for (int i = 0; i < iter.ntensors(); ++i)
     if (iter.device(i).is_cuda()) return iter.device(i);
   return {};
 }
 template <class T>
-Device device_of(const std::optional<T>& x) {
-  return x ? device_of(*x) : Device();
+Device gpu_of(const std::optional<T>& x) {
+  return x ? gpu_of(*x) : Device();
 }
 template <class List>
-Device device_in(const List& list) {
+Device gpu_in(const List& list) {
   for (const auto& x : list)
-    if (Device found = device_of(x)) return found;
+    if (Device found = gpu_of(x)) return found;
   return {};
 }
-inline Device device_of(at::ArrayRef<at::Tensor> list) { return device_in(list); }
-inline Device device_of(const at::ITensorListRef& list) { return device_in(list); }
-inline Device device_of(const c10::List<std::optional<at::Tensor>>& list) {
+inline Device gpu_of(at::ArrayRef<at::Tensor> list) { return gpu_in(list); }
+inline Device gpu_of(const at::ITensorListRef& list) { return gpu_in(list); }
+inline Device gpu_of(const c10::List<std::optional<at::Tensor>>& list) {
   for (size_t i = 0; i < list.size(); ++i)
-    if (Device found = device_of(list.get(i))) return found;
+    if (Device found = gpu_of(list.get(i))) return found;
   return {};
 }
-inline Device device_of(at::Tensor* x) { return x ? device_of(*x) : Device(); }
+inline Device gpu_of(at::Tensor* x) { return x ? gpu_of(*x) : Device(); }
 
 class Where {
  public:
   template <class... Arguments>
   explicit Where(const Arguments&... arguments) : before_(on_cuda) {
     Device device;
-    (void)((device = device_of(arguments), device.has_value()) || ...);
+    (void)((device = gpu_of(arguments), device.has_value()) || ...);
     on_cuda = device.has_value();
     if (device) guard_.reset_device(*device);
   }

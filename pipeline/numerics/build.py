@@ -2,7 +2,8 @@
 
 Every file is compiled by itself and kept under the hash of all that goes into it (its text, that of the headers it
 includes, the flags, the compiler), so a change costs one file and several checkouts share their objects. The files of
-`csrc/cpu` are compiled once for each instruction set; those of `csrc/torch` need PyTorch's headers.
+`csrc/cpu` are compiled once for each instruction set; those of `csrc/torch` need PyTorch's headers. Those of `csrc/cuda`,
+where PyTorch has CUDA, are what starts kernels on GPUs: machine code for these is `cuda.py`'s.
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ MATH = ("-std=c++20", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-fno-tra
 
 ONCE = ("isa.cc", "parallel.cc")
 """Files of `csrc/cpu` that are the same for all instruction sets."""
+
+CUDA = "EASYSCALE_CUDA"
+"""Environment variable: 1 brings CUDA's kernels along even if PyTorch has no CUDA, 0 leaves them out; for tests. Without a
+GPU they are run by the processor, a thread at a time."""
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 
@@ -114,15 +119,19 @@ class Unit(NamedTuple):
     flags: tuple[str, ...]
 
 
-class _Sources:
+class Sources:
     """What goes into a compilation. Each file is read once."""
 
     def __init__(self) -> None:
         self._read: dict[Path, tuple[bytes, list[Path]]] = {}
 
-    def hash(self, unit: Unit, program: str) -> str:
-        """Of everything that decides what comes out."""
-        found = hashlib.sha256(_version(program).encode())
+    def hash(self, unit: Unit, compiler: str) -> str:
+        """Of everything that decides what comes out.
+
+        Args:
+            compiler: its version.
+        """
+        found = hashlib.sha256(compiler.encode())
         found.update("\0".join(unit.flags).encode())
         for path in [unit.source, *sorted(self._included(unit.source))]:
             found.update(path.name.encode() + b"\0" + self._file(path)[0])
@@ -147,8 +156,8 @@ class _Sources:
 
 
 def _hashes(units: list[Unit], program: str) -> list[str]:
-    sources = _Sources()
-    return [sources.hash(unit, program) for unit in units]
+    sources, version = Sources(), _version(program)
+    return [sources.hash(unit, version) for unit in units]
 
 
 def kernel_units(isas: Isas, only: Callable[[str], bool] = lambda _: True) -> list[Unit]:
@@ -162,8 +171,22 @@ def kernel_units(isas: Isas, only: Callable[[str], bool] = lambda _: True) -> li
     return units
 
 
-def torch_units() -> list[Unit]:
-    """The compilations of `csrc/torch`."""
+def cuda_units(flags: tuple[str, ...] = ()) -> list[Unit]:
+    """The compilations of `csrc/cuda` by a C++ compiler, which needs nothing else.
+
+    Args:
+        flags: of the compiler, beside ours.
+    """
+    mine = (*MATH, "-O2", "-DES_ISA=cuda", "-Wno-unknown-pragmas", *flags, "-x", "c++")
+    return [Unit(source, mine) for source in sorted((SOURCES / "cuda").glob("*.c[cu]"))]
+
+
+def torch_units(*, cuda: bool = False) -> list[Unit]:
+    """The compilations of `csrc/torch`.
+
+    Args:
+        cuda: whether the kernels of `csrc/cuda` will be there, too.
+    """
     import torch
 
     root = Path(torch.__file__).parent / "include"
@@ -174,7 +197,8 @@ def torch_units() -> list[Unit]:
     ]
     if platform.machine() in ("x86_64", "AMD64"):
         flags += ["-DHAVE_AVX2_CPU_DEFINITION", "-DHAVE_AVX512_CPU_DEFINITION"]  # as PyTorch was built
-    return [Unit(source, (*MATH, "-O2", *flags)) for source in sorted((SOURCES / "torch").glob("*.cc"))]
+    sources = sorted((SOURCES / "torch").glob("*.cc"))
+    return [Unit(source, (*MATH, "-O2", *flags)) for source in sources if cuda or source.name != "cuda.cc"]
 
 
 def objects(units: list[Unit], program: str, say: Callable[[str], None] | None = None) -> list[Path]:
@@ -260,19 +284,35 @@ def _place(name: str, units: list[Unit], program: str) -> Path:
 LIBRARY = "exact-{}.so"
 
 
+def with_cuda() -> bool:
+    """Whether the library has kernels for CUDA: if PyTorch has it, unless EASYSCALE_CUDA says otherwise."""
+    import torch
+
+    asked = os.environ.get(CUDA)
+    return asked == "1" if asked else torch.version.cuda is not None
+
+
 def place() -> Path:
     """Where the library for this process's PyTorch, compiler and sources is, or will be.
 
     Raises:
         BuildError: it cannot be built here.
     """
-    return _place(LIBRARY, kernel_units(isas()) + torch_units(), compiler())
+    return _place(LIBRARY, _units(cuda=with_cuda()), compiler())
 
 
-def library(say: Callable[[str], None] | None = None) -> Path:
-    """The library for this process's PyTorch, built if need be; see `linked`."""
+def library(say: Callable[[str], None] | None = None, *, cuda: bool | None = None) -> Path:
+    """The library for this process's PyTorch, built if need be; see `linked`.
+
+    Args:
+        say: is told about progress. cuda: with kernels for CUDA; None: see `with_cuda`.
+    """
     import torch
 
     libraries = Path(torch.__file__).parent / "lib"
     flags = ["-shared", f"-L{libraries}", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{libraries}"]
-    return linked(LIBRARY, kernel_units(isas()) + torch_units(), compiler(), flags, say)
+    return linked(LIBRARY, _units(cuda=with_cuda() if cuda is None else cuda), compiler(), flags, say)
+
+
+def _units(*, cuda: bool) -> list[Unit]:
+    return kernel_units(isas()) + torch_units(cuda=cuda) + (cuda_units() if cuda else [])

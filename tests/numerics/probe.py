@@ -14,6 +14,9 @@ from easyscale.pipeline.numerics import build
 if TYPE_CHECKING:
     from pathlib import Path
 
+FMA = () if platform.machine() == "aarch64" else ("-mfma",)
+"""For the shim: else it would have to emulate what every GPU has."""
+
 ARM_COMPILER, ARM_EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64-static"
 
 
@@ -30,12 +33,9 @@ def with_cuda(flags: tuple[str, ...] = ()) -> Path:
     Args:
         flags: of the compiler, for CUDA's kernels and the linker.
     """
-    cuda, mine = build.SOURCES / "cuda", (*build.MATH, "-O2")
-    units = build.kernel_units(build.isas())
+    units = build.kernel_units(build.isas()) + build.cuda_units((*FMA, *flags))
+    mine = (*build.MATH, "-O2")
     units += [build.Unit(source, mine) for source in sorted((build.SOURCES / "probe").glob("*.cc"))]
-    fma = () if platform.machine() == "aarch64" else ("-mfma",)
-    shimmed = (*mine, "-DES_ISA=cuda", *fma, *flags, "-x", "c++")
-    units += [build.Unit(source, shimmed) for source in sorted(cuda.glob("*.c[cu]"))]
     return build.linked("probe-cuda-{}", units, build.compiler(), flags)
 
 

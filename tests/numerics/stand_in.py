@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import ctypes
 import os
-import platform
 from importlib.util import find_spec
 from pathlib import Path
 
 from easyscale.pipeline.numerics import build
+from numerics import probe
 
 
 def libraries() -> tuple[Path, Path]:
@@ -20,15 +20,12 @@ def libraries() -> tuple[Path, Path]:
 
     folder = Path(torch.__file__).parent / "lib"
     flags = ["-shared", f"-L{folder}", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{folder}"]
-    fma = () if platform.machine() == "aarch64" else ("-mfma",)
-    shimmed = (*build.MATH, "-O2", "-DES_ISA=cuda", *fma, "-x", "c++")
-    torch_units = build.torch_units()
-    units = build.kernel_units(build.isas()) + torch_units
-    units += [build.Unit(source, shimmed) for source in sorted((build.SOURCES / "cuda").glob("*.c[cu]"))]
-    exact = build.linked("exact-cuda-{}.so", units, build.compiler(), flags)
+    torch_units = build.torch_units(cuda=True)
+    units = build.kernel_units(build.isas()) + torch_units + build.cuda_units(probe.FMA)
+    exact = build.linked("exact-stand-in-{}.so", units, build.compiler(), flags)
     sources = sorted((build.SOURCES / "standin").glob("*.cc"))
     device = build.linked(
-        "standin-{}.so", [build.Unit(source, torch_units[0].flags) for source in sources], build.compiler(), flags
+        "stand-in-{}.so", [build.Unit(source, torch_units[0].flags) for source in sources], build.compiler(), flags
     )
     return device, exact
 

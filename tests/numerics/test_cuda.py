@@ -99,7 +99,7 @@ def test_the_shim_finds_what_is_wrong_with_a_kernel(tmp_path, what, told):
     source = tmp_path / "wrong.cc"
     source.write_text(WRONG)
     cuda, program = build.SOURCES / "cuda", tmp_path / "wrong"
-    files = [str(source), str(cuda / "shim.cc"), str(cuda / "device.cc")]
+    files = [str(source), *(str(cuda / name) for name in ("shim.cc", "device.cc", "launch.cc"))]
     subprocess.run([build.compiler(), "-std=c++20", f"-I{cuda}", *files, "-o", str(program)], check=True)
     done = subprocess.run([str(program), *["x"] * what], capture_output=True, text=True, check=False)
     assert told in done.stderr
@@ -123,7 +123,7 @@ if NVCC:  # not everybody has it, and nothing here runs on a GPU
 
         (nvdisasm,) = [path for root in nvidia.__path__ for path in Path(root).glob("cu*/bin/nvdisasm")]
         cubin = folder / f"{name}.cubin"
-        flags = ["-x", "cu", "-std=c++20", "-fmad=false", "-DES_ISA=cuda", "-DES_WITH_CUDA", f"-arch={arch}", "-cubin"]
+        flags = ["-x", "cu", "-std=c++20", "-fmad=false", "-DES_ISA=cuda", f"-arch={arch}", "-cubin"]
         subprocess.run([NVCC, *flags, "-o", str(cubin), str(build.SOURCES / "cuda" / name)], check=True)
         return subprocess.run([str(nvdisasm), "-c", str(cubin)], capture_output=True, text=True, check=True).stdout
 
