@@ -228,7 +228,8 @@ ES_FN bool sees_number(const Axis* axis, const int64_t* o, int64_t number) {
   const int64_t at[3] = {layer, row - layer * axis[1].in, number - row * axis[2].in};
   for (int d = 0; d < 3; ++d) {
     const Window window = axis[d].window(o[d]);
-    if (at[d] < window.first || at[d] >= window.end || (at[d] - window.first) % window.step != 0) return false;
+    if (at[d] < window.first || at[d] >= window.end) return false;
+    if (window.step != 1 && (at[d] - window.first) % window.step != 0) return false;
   }
   return true;
 }
