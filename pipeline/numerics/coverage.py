@@ -137,7 +137,8 @@ COMPOSED = _names("""
     embedding index_put _unsafe_index_put _unsafe_masked_index _unsafe_masked_index_put_accumulate linear softmax
     log_softmax _safe_softmax deg2rad rad2deg celu dist allclose affine_grid_generator
     binary_cross_entropy_with_logits _trilinear _euclidean_dist adaptive_avg_pool1d avg_pool1d rand rand_like randint
-    randint_like randn randn_like normal_functional logsumexp
+    randint_like randn randn_like normal_functional logsumexp dropout gru gru_cell lstm lstm_cell rnn_relu
+    rnn_relu_cell rnn_tanh rnn_tanh_cell
 """)
 
 EXCEPT = frozenset({"grid_sampler_2d.out", "round.decimals", "round.decimals_out"})

@@ -45,7 +45,7 @@ def _outcome(op, sample) -> str:
         roots = [one for one in out if one.requires_grad]
         gradients = []
         if leaves and roots:
-            given = [((torch.arange(one.numel()) % 17 - 8) / 8).to(one.dtype).reshape(one.shape) for one in roots]
+            given = [((torch.arange(one.numel()) % 17 - 8) / 8).to(one).reshape(one.shape) for one in roots]
             gradients = torch.autograd.grad(roots, leaves, given, allow_unused=True)
         return digest(one for one in [*out, *gradients] if one is not None and not one.is_sparse)
     except Exception as error:
