@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -196,6 +197,8 @@ void run_block(int threads) {
 }
 
 void launch(int64_t blocks, int threads, const std::function<void()>& kernel) {
+  static std::mutex one_at_a_time;
+  std::lock_guard guard(one_at_a_time);
   if (blocks < 1 || threads < 1 || threads > kMostThreads) fail("a launch without blocks or threads, or with too many");
   if (threads % kWarp) fail("a block is not made of whole warps");
   if ((int)fibers.size() < threads) fibers.resize(threads);
