@@ -49,7 +49,7 @@ class Scratch {
 
   float* data() { return data_; }
   template <class T>
-  T* as() {
+  T* as() const {
     return (T*)data_;
   }
 

@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from easyscale.pipeline.numerics import library
 from numerics import reference
 from torch.nn import functional as F  # noqa: N812
 
@@ -211,3 +212,161 @@ def test_folding_adds_in_order_of_the_kernel_and_unfolding_backward_too(threads,
 def test_other_types_are_refused(exact, function):
     with pytest.raises(RuntimeError, match="not exact"):
         function(torch.zeros(1, 1, 9, 25, dtype=torch.float64, requires_grad=True))
+
+
+def drawn_pools(seed):
+    """Pools, upsampling and padding of all kinds with drawn windows, as functions of x; and a shape that suits them."""
+    draw = np.random.default_rng(seed)
+    for d in (1, 2, 3):
+        kernel = [int(k) for k in draw.integers(1, 4, d)]
+        stride = [int(s) for s in draw.integers(1, 4, d)]
+        pads = [int(draw.integers(0, k // 2 + 1)) for k in kernel]
+        dilation = [int(t) for t in draw.integers(1, 3, d)]
+        shape = [int(n) for n in draw.integers(7, 24 if d < 3 else 12, d)]
+        target = [int(n) for n in draw.integers(1, 9, d)]
+        ceil, include = bool(draw.integers(2)), bool(draw.integers(2))
+        around = [int(n) for n in draw.integers(-2, 4, 2 * d)]
+        pool = {"kernel_size": kernel, "stride": stride, "padding": pads, "ceil_mode": ceil}
+        functions = [
+            lambda x, d=d, pool=pool, include=include: getattr(F, f"avg_pool{d}d")(
+                x, count_include_pad=include, **pool
+            ),
+            lambda x, d=d, pool=pool, dilation=dilation: getattr(F, f"max_pool{d}d")(
+                x, return_indices=True, **pool, dilation=dilation
+            ),
+            lambda x, d=d, target=target: getattr(F, f"adaptive_avg_pool{d}d")(x, [n + 1 for n in target]),
+            lambda x, d=d, target=target: getattr(F, f"adaptive_max_pool{d}d")(x, target, return_indices=True),
+            lambda x, target=target: F.interpolate(x, size=[4 * n for n in target]),
+            lambda x, shape=shape: F.interpolate(x, size=[2 * n for n in shape]),
+            lambda x, target=target: F.interpolate(x, size=[3 * n for n in target], mode="nearest-exact"),
+            lambda x, around=around: F.pad(x, around, mode="reflect"),
+            lambda x, around=around: F.pad(x, around, mode="replicate"),
+        ]
+        if d == 2:
+            functions.append(
+                lambda x, pool=pool: F.unfold(x, *list(pool.values())[:1], 1, pool["padding"], pool["stride"])
+            )
+        yield shape, functions
+
+
+def given_and_gradient(function, x, grads):
+    """What it gives, and the gradient for grads (drawn at the first call, and kept)."""
+    leaf = x.detach().requires_grad_()
+    found = function(leaf)
+    values, *where = found if isinstance(found, tuple) else (found,)
+    if not grads:
+        grads.append(numbers(7, *values.shape))
+    values.backward(grads[0])
+    return [values.detach(), *where, leaf.grad]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_float32_is_what_pytorch_s_own_loops_give_whatever_the_windows(threads, seed):
+    """They are loops without products: there is one way to write them. With channels last PyTorch itself divides
+    adaptive averages in another way where it uses vectors, and has another index for a volume's maximum if all is -inf.
+    """
+    for shape, functions in drawn_pools(seed):
+        for lead in ((3, 5), (1, 20), (7,)):
+            if len(lead) == len(shape) == 1:
+                continue  # not all of these take one line
+            values = torch.round(numbers(seed, *lead, *shape) * 4) / 4  # some are equal
+            values.view(-1)[::37] = float("nan")
+            values.view(-1)[::41] = -float("inf")
+            for function in functions:
+                grads: list[torch.Tensor] = []
+                some = [x for x in layouts(values) if len(lead) == 2 or takes_one(function, x)]
+                wanted = given_and_gradient(function, some[0], grads) if some else []
+                for x in some:
+                    strides = [one.stride() for one in given_and_gradient(function, x, grads)]
+                    with library.exact():
+                        found = given_and_gradient(function, x, grads)
+                    assert all(map(same, found, wanted))
+                    assert [one.stride() for one in found] == strides
+
+
+def takes_one(function, x):
+    """Whether it takes a picture without a batch."""
+    try:
+        function(x)
+    except (RuntimeError, ValueError, NotImplementedError):
+        return False
+    return True
+
+
+def same(one, other):
+    return one.dtype == other.dtype and torch.equal(torch.nan_to_num(one, 1e30), torch.nan_to_num(other, 1e30))
+
+
+def test_given_tensors_are_filled(exact):
+    """The operators that have no stub."""
+    x, aten = numbers(1, 2, 3, 6, 8, 8), torch.ops.aten
+    y, where = aten.adaptive_max_pool3d(x, [2, 3, 3])
+    window = ([2, 2, 2], [2, 2, 2], [0, 0, 0])
+    calls = [
+        ("avg_pool3d.out", (x, *window), "out", 1),
+        (
+            "avg_pool3d_backward.grad_input",
+            (aten.avg_pool3d(x, *window), x, *window, False, True, None),
+            "grad_input",
+            1,
+        ),
+        ("adaptive_avg_pool3d.out", (x, [2, 3, 3]), "out", 1),
+        ("adaptive_avg_pool3d_backward.grad_input", (y, x), "grad_input", 1),
+        ("adaptive_max_pool3d.out", (x, [2, 3, 3]), "out indices", 2),
+        ("adaptive_max_pool3d_backward.grad_input", (y, x, where), "grad_input", 1),
+        ("col2im.out", (numbers(2, 2, 36, 30), [9, 11], [3, 3], [1, 1], [1, 1], [2, 2]), "out", 1),
+    ]
+    for name, arguments, given, count in calls:
+        base, overload = name.split(".")
+        functional = {"adaptive_avg_pool3d": "_adaptive_avg_pool3d"}.get(
+            base, base.replace("adaptive_avg", "_adaptive_avg")
+        )
+        wanted = getattr(aten, functional)(*arguments)
+        wanted = wanted if count == 2 else (wanted,)
+        into = [torch.empty(0, dtype=one.dtype) for one in wanted]
+        getattr(getattr(aten, base), overload)(*arguments, **dict(zip(given.split(), into, strict=True)))
+        assert all(map(torch.equal, into, wanted))
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+def test_gradients_of_maxima_go_where_indices_say_and_nowhere_if_there_is_no_such_place(exact, dims):
+    """Whatever a user makes of the indices."""
+    x = numbers(1, 1, 1, *[4] * dims)
+    y, where = getattr(F, f"max_pool{dims}d")(x, 2, return_indices=True)
+    where = torch.full_like(where, 5)
+    where.view(-1)[1], where.view(-1)[2] = -1, x.numel()
+    sizes = [[2] * dims, [2] * dims, [0] * dims, [1] * dims]
+    backward = getattr(torch.ops.aten, f"max_pool{dims}d_with_indices_backward")
+    wanted = torch.zeros_like(x)
+    chain = np.float32(0)
+    for value in [y.view(-1)[0], *y.view(-1)[3:]]:
+        chain = chain + value.numpy()
+    wanted.view(-1)[5] = float(chain)
+    assert torch.equal(backward(y, x, *sizes, False, where), wanted)
+    assert torch.equal(backward.grad_input(y, x, *sizes, False, where, grad_input=torch.empty(0)), wanted)
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        (lambda x: F.avg_pool3d(x, 2, padding=2), "pad should be at most half"),
+        (lambda x: F.adaptive_avg_pool3d(x[:, :, :0], 2), "non-zero size"),
+        (lambda x: torch.ops.aten._adaptive_avg_pool3d(x[0, 0], [2, 2, 2]), "4D or 5D"),
+        (lambda x: F.max_pool3d(x, 9), "too small"),
+        (lambda x: F.adaptive_max_pool3d(x[0, 0], 2), "4D or 5D"),
+        (lambda x: F.fold(x[0, 0], (5, 5), 3), "Expected size of input's dimension"),
+        (
+            lambda x: torch.ops.aten.max_pool3d_with_indices_backward(x, x, [2], [2], [0], [1], False, x[0].long()),
+            "size",
+        ),
+        (
+            lambda x: torch.ops.aten.max_pool2d_with_indices_backward(
+                x[0], x[0], [2], [2], [0], [1], False, x[0].long()
+            ),
+            "size",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_told(exact, function, told):
+    with pytest.raises(RuntimeError, match=told):
+        function(numbers(1, 1, 2, 6, 7, 8))
