@@ -1,6 +1,10 @@
 #include "optimizer.h"
 
+#include "parallel.h"
+
 ES_NAMESPACE {
+
+constexpr int64_t kGrain = 16384;  // elements
 
 template <class T>
 static void unscale(T* grad, float scale, int64_t count) {
@@ -65,22 +69,31 @@ static void adagrad_of(const Adagrad& a, void* param, void* grad, void* sum, int
   adagrad_loop<T>(a, (T*)param, (const T*)grad, (T*)sum, count);
 }
 
+// `step(pointers to a part of each tensor, its length)` for parts. A pointer may be null.
+template <int kTensors, class Step>
+static void in_parts(Element type, void* const (&tensors)[kTensors], int64_t count, Step step) {
+  const int64_t size = type == Element::f32 ? 4 : 2;
+  parallel_for(count, kGrain, [&](int64_t begin, int64_t end) {
+    void* part[kTensors];
+    for (int t = 0; t < kTensors; ++t) part[t] = tensors[t] ? (char*)tensors[t] + begin * size : nullptr;
+    step(part, end - begin);
+  });
+}
+
 static void adam_run(Element type, const Adam& a, void* p, void* g, void* m, void* s, void* l, int64_t count) {
-  if (type == Element::f32) return adam_of<float>(a, p, g, m, s, l, count);
-  if (type == Element::bf16) return adam_of<bf16>(a, p, g, m, s, l, count);
-  adam_of<fp16>(a, p, g, m, s, l, count);
+  auto of = type == Element::f32 ? adam_of<float> : type == Element::bf16 ? adam_of<bf16> : adam_of<fp16>;
+  in_parts(type, {p, g, m, s, l}, count,
+           [&](void** t, int64_t length) { of(a, t[0], t[1], t[2], t[3], t[4], length); });
 }
 
 static void sgd_run(Element type, const Sgd& s, void* p, void* g, void* b, int64_t count) {
-  if (type == Element::f32) return sgd_of<float>(s, p, g, b, count);
-  if (type == Element::bf16) return sgd_of<bf16>(s, p, g, b, count);
-  sgd_of<fp16>(s, p, g, b, count);
+  auto of = type == Element::f32 ? sgd_of<float> : type == Element::bf16 ? sgd_of<bf16> : sgd_of<fp16>;
+  in_parts(type, {p, g, b}, count, [&](void** t, int64_t length) { of(s, t[0], t[1], t[2], length); });
 }
 
 static void adagrad_run(Element type, const Adagrad& a, void* p, void* g, void* s, int64_t count) {
-  if (type == Element::f32) return adagrad_of<float>(a, p, g, s, count);
-  if (type == Element::bf16) return adagrad_of<bf16>(a, p, g, s, count);
-  adagrad_of<fp16>(a, p, g, s, count);
+  auto of = type == Element::f32 ? adagrad_of<float> : type == Element::bf16 ? adagrad_of<bf16> : adagrad_of<fp16>;
+  in_parts(type, {p, g, s}, count, [&](void** t, int64_t length) { of(a, t[0], t[1], t[2], length); });
 }
 
 static const Optimizer kTable = {adam_run, sgd_run, adagrad_run};

@@ -1,4 +1,4 @@
-// Fused optimizer steps over contiguous elements of one type. Threads are the caller's.
+// Fused optimizer steps over contiguous elements of one type. They use threads inside.
 #pragma once
 
 #include "../exact/optimizers.h"

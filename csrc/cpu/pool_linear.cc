@@ -1,14 +1,8 @@
 #include "pool_linear.h"
 
-#include "../exact/pool_linear.h"
 #include "parallel.h"
 
 ES_NAMESPACE {
-
-static Between along(const Linear& l, int dimension, int64_t output) {
-  if (dimension < 3 - l.dimensions) return {0, 0, 1, 0};
-  return between(output, l.from[dimension], l.scale[dimension], l.align_corners);
-}
 
 // visit(plane's output position, neighbours in depth, height and width), in row-major order.
 template <class Visit>
@@ -23,25 +17,13 @@ static void visit_outputs(const Linear& l, Visit visit) {
   }
 }
 
-static int64_t volume(const int64_t* size) { return size[0] * size[1] * size[2]; }
-
 static void forward(const Linear& l, const float* in, float* out) {
-  int64_t size = volume(l.from), results = volume(l.to), rows = l.from[1], columns = l.from[2];
+  int64_t size = volume(l.from), results = volume(l.to);
   parallel_for(l.planes, 16384 / (results + 1) + 1, [&](int64_t begin, int64_t end) {
-    for (int64_t plane = begin; plane < end; ++plane) {
-      const float* x = in + plane * size;
-      float* y = out + plane * results;
+    for (int64_t plane = begin; plane < end; ++plane)
       visit_outputs(l, [&](int64_t position, Between d, Between h, Between w) {
-        auto line = [&](int64_t i, int64_t j) {
-          const float* row = x + (i * rows + j) * columns;
-          return interpolate(w, row[w.low], row[w.high]);
-        };
-        auto sheet = [&](int64_t i) {
-          return l.dimensions < 2 ? line(i, 0) : interpolate(h, line(i, h.low), line(i, h.high));
-        };
-        y[position] = l.dimensions < 3 ? sheet(0) : interpolate(d, sheet(d.low), sheet(d.high));
+        out[plane * results + position] = between_corners(l, in + plane * size, d, h, w);
       });
-    }
   });
 }
 

@@ -218,6 +218,24 @@ static void masked_scale(int64_t count, void* out, const void* x, Kind kind, con
   masked_scale_as(count, (fp16*)out, (const fp16*)x, mask, scale);
 }
 
+static bool probabilities(int64_t count, const double* p) {
+  for (int64_t i = 0; i < count; ++i)
+    if (!is_probability(p[i])) return false;
+  return true;
+}
+
+static Weights sum_weights(int64_t rows, int64_t width, double* weights) {
+  for (double *row = weights, *end = weights + rows * width; row < end; row += width) {
+    double sum = 0;
+    for (int64_t i = 0; i < width; ++i) {
+      if (!is_weight(row[i])) return Weights::impossible;
+      row[i] = sum = sum + row[i];
+    }
+    if (!(sum > 0)) return Weights::zero;
+  }
+  return Weights::fine;
+}
+
 static void choose(uint64_t key, int64_t rows, int64_t width, const double* upto, int64_t samples, int64_t* out) {
   parallel_for(rows * samples, 256, [&](int64_t begin, int64_t end) {
     for (int64_t at = begin; at < end; ++at)
@@ -231,8 +249,9 @@ static void integers(uint64_t key, int64_t count, int64_t* out, uint64_t range, 
 }
 
 static const Random kTable = {
-    uniform,   uniform64,      normal,  log_normal,   exponential_numbers, cauchy,  geometric,
-    bernoulli, bernoulli_each, dropout, masked_scale, choose,              integers,
+    uniform,   uniform64,      normal,  log_normal,   exponential_numbers, cauchy,      geometric,
+    bernoulli, bernoulli_each, dropout, masked_scale, probabilities,       sum_weights, choose,
+    integers,
 };
 
 }

@@ -16,6 +16,9 @@ struct Draw {
   Kind kind;
 };
 
+// What is wrong with weights, if anything: the first row that has it.
+enum class Weights { fine, impossible, zero };
+
 // All use threads inside.
 struct Random {
   void (*uniform)(const Draw&, float from, float range, float last);
@@ -33,6 +36,11 @@ struct Random {
   // out = x times `scale` where a bernoulli number is 1 (which `mask` keeps), times 0 elsewhere; and its backward.
   void (*dropout)(const Draw&, const void* x, uint8_t* mask, uint64_t threshold, float scale);
   void (*masked_scale)(int64_t count, void* out, const void* x, Kind kind, const uint8_t* mask, float scale);
+  // Whether all are probabilities.
+  bool (*probabilities)(int64_t count, const double* p);
+  // Weights, of which none may be negative, infinite or NaN, become the chain of their sums up to each, which must not
+  // come to 0.
+  Weights (*sum_weights)(int64_t rows, int64_t width, double* weights);
   // For each of `rows` rows of `width` weights: `samples` indices, each as often as its weight says. `upto` holds the
   // sums of the weights up to each.
   void (*choose)(uint64_t key, int64_t rows, int64_t width, const double* upto, int64_t samples, int64_t* out);

@@ -144,13 +144,17 @@ static void dots(int64_t count, int64_t width, const float* a, const int64_t* a_
   });
 }
 
+static void number(int64_t count, int64_t size, const int64_t* index, const int64_t* before, int64_t* out) {
+  for (int64_t p = 0; p < count; ++p) out[p] = numbered(before ? before[p] : 0, size, index[p]);
+}
+
 static bool in_range(const int64_t* index, int64_t count, int64_t lowest, int64_t end) {
   uint64_t size = (uint64_t)(end - lowest), outside = 0;
   for (int64_t p = 0; p < count; ++p) outside += (uint64_t)(index[p] - lowest) >= size ? 1 : 0;
   return outside == 0;
 }
 
-static const Scatter kTable = {rows, assign, lines, dots, in_range};
+static const Scatter kTable = {rows, assign, lines, dots, number, in_range};
 
 }
 ES_NAMESPACE_END

@@ -19,7 +19,8 @@ struct Rows {
 };
 
 // index and from: (outer, length, inner), contiguous. In this order of k:
-// out[o * outer_stride + index(o, k, i) * place_stride + i] is combined with from(o, k, i).
+// out[o * outer_stride + index(o, k, i) * place_stride + i] is combined with from(o, k, i). `out` ends with the last
+// outer_stride.
 struct Lines {
   int64_t outer, length, inner;
   const int64_t* index;
@@ -38,8 +39,21 @@ struct Scatter {
   // out[p] = the contraction (exact/order.h) of row a_row[p] of a and row b_row[p] of b; 0 where a_row[p] is negative.
   void (*dots)(int64_t count, int64_t width, const float* a, const int64_t* a_row, const float* b, const int64_t* b_row,
                float* out);
+  // Places are numbered in row-major order: out[p] = before[p] * size + index[p], a negative index counting from the end.
+  // Without `before` it is the first dimension.
+  void (*number)(int64_t count, int64_t size, const int64_t* index, const int64_t* before, int64_t* out);
   bool (*in_range)(const int64_t* index, int64_t count, int64_t lowest, int64_t end);
 };
 
 }
+
+ES_NAMESPACE {
+
+ES_FN int64_t numbered(int64_t before, int64_t size, int64_t index) {
+  return before * size + index + (index < 0 ? size : 0);
+}
+
+}
+ES_NAMESPACE_END
+
 ES_TABLE(Scatter, scatter)

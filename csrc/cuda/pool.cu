@@ -135,6 +135,12 @@ ES_KERNEL void ES_THREADS(kThreads) fold_kernel(Fold s, const float* columns, fl
   }
 }
 
+}
+ES_NAMESPACE_END
+
+#if ES_HOST
+ES_NAMESPACE {
+
 template <class Axis>
 static int64_t outputs(const Planes& p, const Axis* axis) {
   return p.outer * outputs_of(axis, p.inner).volume() * p.inner;
@@ -213,3 +219,4 @@ static const Pool kTable = {mean<WindowMean>,
 ES_NAMESPACE_END
 
 ES_TABLE_IS(Pool, pool_kernels, kTable)
+#endif

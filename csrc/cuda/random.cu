@@ -3,7 +3,7 @@
 
 #include "../exact/half.h"
 #include "../exact/philox.h"
-#include "device.h"
+#include "first.h"
 
 ES_NAMESPACE {
 
@@ -108,6 +108,42 @@ ES_KERNEL void ES_THREADS(kThreads)
   ES_EACH(i, count) out[i] = narrow<T>(widen(x[i]) * (mask[i] ? scale : 0.0f));
 }
 
+struct NoProbability {
+  const double* p;
+  ES_FN bool operator()(int64_t i) const { return !is_probability(p[i]); }
+};
+
+struct NoWeight {
+  const double* weights;
+  ES_FN bool operator()(int64_t i) const { return !is_weight(weights[i]); }
+};
+struct NoSum {
+  const double* upto;
+  int64_t width;
+  ES_FN bool operator()(int64_t row) const { return !(upto[(row + 1) * width - 1] > 0); }
+};
+
+// A block has a row: all bring what one adds up.
+constexpr int kPart = 1024;
+ES_KERNEL void ES_THREADS(kThreads) sums_kernel(int64_t rows, int64_t width, double* weights) {
+  ES_SHARED(double, part, kPart);
+  for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+    double sum = 0;
+    for (int64_t first = 0; first < width; first += kPart) {
+      const int length = width - first < kPart ? (int)(width - first) : kPart;
+      double* here = weights + row * width + first;
+      for (int i = (int)threadIdx.x; i < length; i += kThreads) part[i] = here[i];
+      __syncthreads();
+      if (threadIdx.x == 0)
+#pragma unroll 8
+        for (int i = 0; i < length; ++i) part[i] = sum = sum + part[i];
+      __syncthreads();
+      for (int i = (int)threadIdx.x; i < length; i += kThreads) here[i] = part[i];
+      __syncthreads();
+    }
+  }
+}
+
 ES_KERNEL void ES_THREADS(kThreads)
     choose_kernel(uint64_t key, int64_t rows, int64_t width, const double* upto, int64_t samples, int64_t* out) {
   ES_EACH(at, rows * samples)
@@ -175,6 +211,16 @@ static void masked_scale(int64_t count, void* out, const void* x, Kind kind, con
   masked_scale_as<fp16>(count, out, x, mask, scale);
 }
 
+static bool probabilities(int64_t count, const double* p) { return first_where(count, NoProbability{p}) >= count; }
+
+static Weights sum_weights(int64_t rows, int64_t width, double* weights) {
+  if (rows * width == 0) return Weights::fine;
+  const int64_t impossible = first_where(rows * width, NoWeight{weights}) / width;
+  ES_LAUNCH(blocks_for(rows), kThreads, sums_kernel, rows, width, weights);
+  const int64_t zero = first_where(rows, NoSum{weights, width});
+  return impossible < rows && impossible <= zero ? Weights::impossible : zero < rows ? Weights::zero : Weights::fine;
+}
+
 static void choose(uint64_t key, int64_t rows, int64_t width, const double* upto, int64_t samples, int64_t* out) {
   if (rows > 0 && samples > 0)
     ES_LAUNCH(blocks_for_threads(rows * samples), kThreads, choose_kernel, key, rows, width, upto, samples, out);
@@ -185,8 +231,9 @@ static void integers(uint64_t key, int64_t count, int64_t* out, uint64_t range, 
 }
 
 static const Random kTable = {
-    uniform,   uniform64,      normal,  log_normal,   exponential_numbers, cauchy,  geometric,
-    bernoulli, bernoulli_each, dropout, masked_scale, choose,              integers,
+    uniform,   uniform64,      normal,  log_normal,   exponential_numbers, cauchy,      geometric,
+    bernoulli, bernoulli_each, dropout, masked_scale, probabilities,       sum_weights, choose,
+    integers,
 };
 
 }

@@ -1,4 +1,4 @@
-// Elements of arange and linspace, in binary64 whatever the tensor's type; who stores them rounds once more.
+// Elements of arange and linspace, in binary64 whatever the tensor's type; who stores them rounds.
 #pragma once
 
 #include "base.h"

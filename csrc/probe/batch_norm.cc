@@ -1,6 +1,5 @@
 #include "../cpu/norm_batch.h"
 
-#include "../cpu/pool_linear.h"
 #include "probe.h"
 
 using namespace es;
@@ -29,15 +28,4 @@ ES_PROBE(batch_norm, report) {
       report.say("batch norm, by weight" + at, dweight);
       report.say("batch norm, by bias" + at, dbias);
     }
-}
-
-ES_PROBE(upsample, report) {
-  Source source(10);
-  const Linear linear{3, 2, {1, 7, 9}, {1, 13, 20}, {1, 7.0f / 13, 0.45f}, false};
-  auto in = source.numbers(3 * 63), g = source.numbers(3 * 260);
-  std::vector<float> out(3 * 260), back(3 * 63);
-  pool_linear().forward(linear, in.data(), out.data());
-  report.say("bilinear", out);
-  pool_linear().backward(linear, g.data(), back.data());
-  report.say("bilinear backward", back);
 }

@@ -1,10 +1,12 @@
 // nll_loss and nll_loss2d, which is all of cross entropy that is not log-softmax. Terms are -(weight * input[target]),
 // their sum and that of the weights are in the order of reductions over (batch, positions); what is ignored counts +0.
-#include <ATen/core/Reduction.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
+#include "../cpu/loss.h"
 
-#include <vector>
+#include <ATen/core/Reduction.h>
+#include <ATen/ops/div.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
 
 #include "reduce.h"
 #include "registry.h"
@@ -15,19 +17,18 @@ namespace {
 using at::Tensor;
 using Weight = const std::optional<Tensor>&;
 
-// Scores of (outer, classes, inner), targets of (outer, inner).
+// Targets as the kernels take them, which are checked, and the tensors that hold them.
 struct Picked {
-  int64_t outer, classes, inner;
+  Picks picks;
   Tensor targets, weights;
 
-  Picked(const Tensor& scores, const Tensor& target, Weight weight, int64_t axes) {
+  Picked(const Tensor& scores, const Tensor& target, Weight weight, int64_t ignored, int64_t axes) {
     TORCH_CHECK(target.scalar_type() == at::kLong || target.scalar_type() == at::kByte,
                 "expected scalar type Long or Byte for the targets but found ", target.scalar_type());
     bool fits = axes == 1 ? scores.dim() == 1 || scores.dim() == 2 : scores.dim() == 4 && target.dim() == 3;
     TORCH_CHECK(fits, "a loss of scores ", scores.sizes(), " and targets ", target.sizes(), " has no meaning");
-    outer = scores.dim() == 1 ? 1 : scores.size(0);
-    classes = scores.size(scores.dim() == 1 ? 0 : 1);
-    inner = axes == 1 ? 1 : scores.size(2) * scores.size(3);
+    int64_t outer = scores.dim() == 1 ? 1 : scores.size(0), classes = scores.size(scores.dim() == 1 ? 0 : 1);
+    int64_t inner = axes == 1 ? 1 : scores.size(2) * scores.size(3);
     TORCH_CHECK(target.numel() == outer * inner && (scores.dim() == 1 || target.size(0) == outer),
                 "size mismatch (got input: ", scores.sizes(), ", target: ", target.sizes(), ")");
     targets = target.to(at::kLong).contiguous();
@@ -36,71 +37,42 @@ struct Picked {
                   classes, " classes or no classes but got weight tensor of shape: ", weight->sizes());
       weights = weight->to(at::kFloat).contiguous();
     }
-  }
-
-  // `f(at, score, weight)` for target number `at`, the place of its score, and its weight; not for what is ignored.
-  template <class F>
-  void each(int64_t ignored, F f) const {
-    const int64_t* target = targets.const_data_ptr<int64_t>();
-    const float* weight = weights.defined() ? weights.const_data_ptr<float>() : nullptr;
-    for (int64_t o = 0, at = 0; o < outer; ++o)
-      for (int64_t i = 0; i < inner; ++i, ++at) {
-        int64_t one = target[at];
-        if (one == ignored) continue;
-        TORCH_CHECK_INDEX(one >= 0 && one < classes, "Target ", one, " is out of bounds.");
-        f(at, (o * classes + one) * inner + i, weight ? weight[one] : 1.0f);
-      }
+    picks = {outer, classes, inner, ignored, targets.const_data_ptr<int64_t>(),
+             weights.defined() ? weights.const_data_ptr<float>() : nullptr};
+    int64_t wrong = 0;
+    bool right = loss().misfit(picks, &wrong) < 0;
+    TORCH_CHECK_INDEX(right, "Target ", wrong, " is out of bounds.");
   }
 };
-
-float sum_of(const float* terms, int64_t count) {
-  float sum;
-  Reduction r;
-  r.in = terms;
-  r.out = &sum;
-  r.kept_axes = 0;
-  r.reduced_axes = 1;
-  r.reduced[0] = {count, 1, 0};
-  reduce_kernels().sum(r);
-  return sum;
-}
 
 std::tuple<Tensor, Tensor> forward(const char* name, const Tensor& scores, const Tensor& target, Weight weight,
                                    int64_t reduction, int64_t ignored, int64_t axes) {
   TORCH_CHECK(!is_integral_or_refuse(scores.scalar_type(), name), name, " is not implemented for integers");
-  Picked picked(scores, target, weight, axes);
-  Tensor x = scores.to(at::kFloat).contiguous(), total = at::empty({}, x.options());
-  bool none = reduction == at::Reduction::None && scores.dim() > 1;
-  Tensor result = at::empty(none ? target.sizes() : at::IntArrayRef(), x.options());
-  int64_t count = picked.outer * picked.inner;
-  std::vector<float> weights(count), summed(none ? 0 : count);
+  Picked picked(scores, target, weight, ignored, axes);
+  Tensor x = scores.to(at::kFloat).contiguous(), terms = at::empty({target.numel()}, x.options());
   const float* from = x.const_data_ptr<float>();
-  float *to = result.mutable_data_ptr<float>(), *term = none ? to : summed.data();
-  if (none && count) memset(to, 0, sizeof(float) * (size_t)count);
-  picked.each(ignored, [&](int64_t at, int64_t score, float w) {
-    term[at] = -(w * from[score]);
-    weights[at] = w;
-  });
-  float all = none ? 0 : sum_of(weights.data(), count);
-  *total.mutable_data_ptr<float>() = all;
-  if (!none) {
-    float sum = sum_of(term, count);
-    *to = reduction == at::Reduction::Mean ? sum / all : sum;
+  float* to = terms.mutable_data_ptr<float>();
+  if (reduction == at::Reduction::None && scores.dim() > 1) {
+    loss().terms(picked.picks, from, to, nullptr);
+    return {terms.view(target.sizes()).to(scores.scalar_type()), at::zeros({}, x.options())};
   }
+  Tensor weights = at::empty_like(terms);
+  loss().terms(picked.picks, from, to, weights.mutable_data_ptr<float>());
+  Tensor sum = sum_over(terms, {0}).squeeze(0), total = sum_over(weights, {0}).squeeze(0);
+  Tensor result = reduction == at::Reduction::Mean ? sum.div(total) : sum;
   return {result.to(scores.scalar_type()), total};
 }
 
 Tensor backward(const char* name, const Tensor& gradient, const Tensor& scores, const Tensor& target, Weight weight,
                 int64_t reduction, int64_t ignored, const Tensor& total_weight, int64_t axes) {
   TORCH_CHECK(!is_integral_or_refuse(scores.scalar_type(), name), name, " is not implemented for integers");
-  Picked picked(scores, target, weight, axes);
-  Tensor g = gradient.to(at::kFloat).contiguous(), out = at::zeros(scores.sizes(), g.options());
+  Picked picked(scores, target, weight, ignored, axes);
+  Tensor g = gradient.to(at::kFloat).contiguous(), out = at::zeros(scores.sizes(), g.options()), total;
   bool none = reduction == at::Reduction::None && scores.dim() > 1;
   TORCH_CHECK(g.numel() == (none ? target.numel() : 1), "a gradient of ", g.sizes(), " does not fit the loss");
-  const float* from = g.const_data_ptr<float>();
-  float total = reduction == at::Reduction::Mean ? *total_weight.to(at::kFloat).const_data_ptr<float>() : 1;
-  float* to = out.mutable_data_ptr<float>();
-  picked.each(ignored, [&](int64_t at, int64_t score, float w) { to[score] = -(w * (from[none ? at : 0] / total)); });
+  if (reduction == at::Reduction::Mean) total = total_weight.to(at::kFloat);
+  loss().gradients(picked.picks, g.const_data_ptr<float>(), none,
+                   total.defined() ? total.const_data_ptr<float>() : nullptr, out.mutable_data_ptr<float>());
   return out.to(scores.scalar_type());
 }
 

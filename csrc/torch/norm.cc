@@ -28,8 +28,8 @@ Output::~Output() noexcept(false) {
 }
 
 Affine::Affine(const at::Tensor& weight, const at::Tensor& bias, int64_t size)
-    : weight(!weight.defined() && bias.defined() ? at::ones({size}) : weight),
-      bias(!bias.defined() && weight.defined() ? at::zeros({size}) : bias) {}
+    : weight(!weight.defined() && bias.defined() ? at::ones({size}, bias.options()) : weight),
+      bias(!bias.defined() && weight.defined() ? at::zeros({size}, weight.options()) : bias) {}
 
 void check_types(const char* name, std::initializer_list<at::Tensor> tensors) {
   for (auto& x : tensors)

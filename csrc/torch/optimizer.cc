@@ -1,19 +1,16 @@
-// The fused optimizers, in the place of ATen's.
+// The fused optimizers, in the place of ATen's: lists of parameters, gradients and states, a kernel for each parameter.
 #include "../cpu/optimizer.h"
 
-#include <ATen/Parallel.h>
-#include <ATen/native/FusedAdagrad.h>
-#include <ATen/native/FusedAdam.h>
-#include <ATen/native/FusedSGD.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/stack.h>
 
-#include "../cpu/parallel.h"
 #include "registry.h"
 
 namespace es::glue {
 namespace {
 
-constexpr int64_t kGrain = 16384;
+using List = at::TensorList;
+using Maybe = const std::optional<at::Tensor>&;
 
 // A parameter, its gradient and its state, of one type, in the parameter's layout: what has another is copied, there and
 // back.
@@ -29,20 +26,14 @@ class Tensors {
       bool copied = there && other.strides() != param.strides();
       given_.push_back(other);
       used_.push_back(copied ? at::empty_like(param).copy_(other) : other);
-      data_.push_back(there ? static_cast<char*>(used_.back().mutable_data_ptr()) : nullptr);
+      data_.push_back(there ? used_.back().mutable_data_ptr() : nullptr);
     }
   }
 
-  // f(type, parameters, the others as they were given, count) for parts, in threads.
+  // f(type, parameter, the others as they were given, count).
   template <class F>
   void run(F&& f) {
-    int64_t size = param_.element_size();
-    char* param = static_cast<char*>(param_.mutable_data_ptr());
-    parallel_for(param_.numel(), kGrain, [&](int64_t begin, int64_t end) {
-      void* others[4] = {};
-      for (size_t i = 0; i < data_.size(); ++i) others[i] = data_[i] ? data_[i] + begin * size : nullptr;
-      f(type_, param + begin * size, others, end - begin);
-    });
+    f(type_, param_.mutable_data_ptr(), data_.data(), param_.numel());
     for (size_t i = 0; i < used_.size(); ++i)
       if (!used_[i].is_same(given_[i])) given_[i].copy_(used_[i]);
   }
@@ -50,59 +41,115 @@ class Tensors {
  private:
   at::Tensor param_;
   c10::SmallVector<at::Tensor, 4> given_, used_;
-  c10::SmallVector<char*, 4> data_;
+  c10::SmallVector<void*, 4> data_;
   Element type_;
 };
 
-Gradient gradient(const float* scale, bool maximize, double weight_decay) {
-  return {scale ? *scale : 1.0f, maximize, (float)weight_decay};
+// What a GradScaler says: whether the step is to be left out, and what gradients are still multiplied by.
+bool left_out(Maybe found_inf) { return found_inf && found_inf->defined() && found_inf->item<float>() == 1; }
+float scale_of(Maybe grad_scale) { return grad_scale && grad_scale->defined() ? grad_scale->item<float>() : 1.0f; }
+
+void check_sizes(size_t size, std::initializer_list<List> lists) {
+  for (List list : lists)
+    TORCH_CHECK(list.size() == size, "lists of ", size, " parameters and ", list.size(), " gradients or states");
 }
 
-void adam(const at::Tensor& param, const at::Tensor& grad, const at::Tensor& mean, const at::Tensor& square,
-          const at::Tensor& largest, const at::Tensor& step, const double lr, const double beta1, const double beta2,
-          const double weight_decay, const double eps, const bool amsgrad, const bool maximize, const float* scale,
-          const at::native::ADAM_MODE mode) {
-  bool decoupled = mode == at::native::ADAM_MODE::ADAMW;
-  int64_t count = step.item<int64_t>();
-  double correction1 = 1 - integer_power(beta1, count), correction2 = 1 - integer_power(beta2, count);
-  es::Adam a{gradient(scale, maximize, decoupled ? 0 : weight_decay),
-             decoupled && weight_decay != 0 ? (float)(1 - lr * weight_decay) : 1.0f,
-             (float)(1 - beta1),
-             (float)beta2,
-             (float)(1 - beta2),
-             (float)__builtin_sqrt(correction2),
-             (float)eps,
-             (float)-(lr / correction1),
-             amsgrad};
-  Tensors tensors("fused Adam", param, {grad, mean, square, amsgrad ? largest : at::Tensor()});
-  tensors.run([&](Element type, void* p, void** others, int64_t n) {
-    optimizer().adam(type, a, p, others[0], others[1], others[2], others[3], n);
-  });
+// At once, wherever they lie: one copy to the host for all.
+std::vector<double> numbers(List steps) {
+  if (steps.empty()) return {};
+  at::Tensor all = at::stack(steps).to(at::kCPU, at::kDouble).contiguous();
+  const double* data = all.const_data_ptr<double>();
+  return {data, data + all.numel()};
 }
 
-void sgd(const at::Tensor& param, const at::Tensor& grad, const at::Tensor& buffer, const double weight_decay,
-         const double momentum, const double lr, const double dampening, const bool nesterov, const bool maximize,
-         const bool first, const float* scale) {
-  es::Sgd s{gradient(scale, maximize, weight_decay), (float)momentum, (float)(1 - dampening), (float)-lr, nesterov, first};
-  Tensors tensors("fused SGD", param, {grad, momentum != 0 ? buffer : at::Tensor()});
-  tensors.run([&](Element type, void* p, void** others, int64_t n) {
-    optimizer().sgd(type, s, p, others[0], others[1], n);
-  });
+template <bool decoupled>
+void adam(List params, List grads, List means, List squares, List largest, List steps, double lr, double beta1,
+          double beta2, double weight_decay, double eps, bool amsgrad, bool maximize, Maybe grad_scale,
+          Maybe found_inf) {
+  if (left_out(found_inf)) return;
+  check_sizes(params.size(), {grads, means, squares, steps});
+  check_sizes(amsgrad ? params.size() : 0, {largest});
+  Gradient gradient{scale_of(grad_scale), maximize, decoupled ? 0 : (float)weight_decay};
+  std::vector<double> counts = numbers(steps);
+  for (size_t i = 0; i < params.size(); ++i) {
+    int64_t count = (int64_t)counts[i];
+    double correction1 = 1 - integer_power(beta1, count), correction2 = 1 - integer_power(beta2, count);
+    es::Adam a{gradient,
+               decoupled && weight_decay != 0 ? (float)(1 - lr * weight_decay) : 1.0f,
+               (float)(1 - beta1),
+               (float)beta2,
+               (float)(1 - beta2),
+               (float)__builtin_sqrt(correction2),
+               (float)eps,
+               (float)-(lr / correction1),
+               amsgrad};
+    Tensors tensors("fused Adam", params[i], {grads[i], means[i], squares[i], amsgrad ? largest[i] : at::Tensor()});
+    tensors.run([&](Element type, void* p, void** others, int64_t n) {
+      optimizer().adam(type, a, p, others[0], others[1], others[2], others[3], n);
+    });
+  }
 }
 
-void adagrad(const at::Tensor& param, const at::Tensor& grad, const at::Tensor& sum, const at::Tensor& step,
-             const double lr, const double lr_decay, const double weight_decay, const double eps, const bool maximize,
-             const float* scale) {
-  double rate = lr / (1 + (step.item<double>() - 1) * lr_decay);
-  es::Adagrad a{gradient(scale, maximize, weight_decay), (float)eps, (float)-rate};
-  Tensors tensors("fused Adagrad", param, {grad, sum});
-  tensors.run(
-      [&](Element type, void* p, void** others, int64_t n) { optimizer().adagrad(type, a, p, others[0], others[1], n); });
+void sgd(List params, List grads, List buffers, double weight_decay, double momentum, double lr, double dampening,
+         bool nesterov, bool maximize, bool first, Maybe grad_scale, Maybe found_inf) {
+  if (left_out(found_inf)) return;
+  check_sizes(params.size(), {grads});
+  check_sizes(momentum != 0 ? params.size() : 0, {buffers});
+  es::Sgd s{{scale_of(grad_scale), maximize, (float)weight_decay}, (float)momentum, (float)(1 - dampening),
+            (float)-lr, nesterov, first};
+  for (size_t i = 0; i < params.size(); ++i) {
+    Tensors tensors("fused SGD", params[i], {grads[i], momentum != 0 ? buffers[i] : at::Tensor()});
+    tensors.run([&](Element type, void* p, void** others, int64_t n) {
+      optimizer().sgd(type, s, p, others[0], others[1], n);
+    });
+  }
 }
 
-ES_STUB(fused_adam_stub, &adam);
-ES_STUB(fused_sgd_stub, &sgd);
-ES_STUB(fused_adagrad_stub, &adagrad);
+void adagrad(List params, List grads, List sums, List steps, double lr, double lr_decay, double weight_decay,
+             double eps, bool maximize, Maybe grad_scale, Maybe found_inf) {
+  if (left_out(found_inf)) return;
+  check_sizes(params.size(), {grads, sums, steps});
+  Gradient gradient{scale_of(grad_scale), maximize, (float)weight_decay};
+  std::vector<double> counts = numbers(steps);
+  for (size_t i = 0; i < params.size(); ++i) {
+    double rate = lr / (1 + (counts[i] - 1) * lr_decay);
+    es::Adagrad a{gradient, (float)eps, (float)-rate};
+    Tensors tensors("fused Adagrad", params[i], {grads[i], sums[i]});
+    tensors.run([&](Element type, void* p, void** others, int64_t n) {
+      optimizer().adagrad(type, a, p, others[0], others[1], n);
+    });
+  }
+}
+
+// The same with a rate that is a tensor.
+template <bool decoupled>
+void adam_by_tensor(List params, List grads, List means, List squares, List largest, List steps, const at::Tensor& lr,
+                    double beta1, double beta2, double weight_decay, double eps, bool amsgrad, bool maximize,
+                    Maybe grad_scale, Maybe found_inf) {
+  adam<decoupled>(params, grads, means, squares, largest, steps, lr.item<double>(), beta1, beta2, weight_decay, eps,
+                  amsgrad, maximize, grad_scale, found_inf);
+}
+void sgd_by_tensor(List params, List grads, List buffers, double weight_decay, double momentum, const at::Tensor& lr,
+                   double dampening, bool nesterov, bool maximize, bool first, Maybe grad_scale, Maybe found_inf) {
+  sgd(params, grads, buffers, weight_decay, momentum, lr.item<double>(), dampening, nesterov, maximize, first,
+      grad_scale, found_inf);
+}
+void adagrad_by_tensor(List params, List grads, List sums, List steps, const at::Tensor& lr, double lr_decay,
+                       double weight_decay, double eps, bool maximize, Maybe grad_scale, Maybe found_inf) {
+  adagrad(params, grads, sums, steps, lr.item<double>(), lr_decay, weight_decay, eps, maximize, grad_scale, found_inf);
+}
 
 }
+
+ES_OPERATORS(optimizer, ops) {
+  ops.impl("_fused_adam_", adam<false>);
+  ops.impl("_fused_adam_.tensor_lr", adam_by_tensor<false>);
+  ops.impl("_fused_adamw_", adam<true>);
+  ops.impl("_fused_adamw_.tensor_lr", adam_by_tensor<true>);
+  ops.impl("_fused_sgd_", sgd);
+  ops.impl("_fused_sgd_.tensor_lr", sgd_by_tensor);
+  ops.impl("_fused_adagrad_", adagrad);
+  ops.impl("_fused_adagrad_.tensor_lr", adagrad_by_tensor);
+}
+
 }

@@ -139,10 +139,9 @@ ES_STUB(bernoulli_scalar_stub, &bernoulli_scalar);
 
 void bernoulli_tensor(const at::TensorBase& self, const at::TensorBase& p, MaybeGenerator generator) {
   at::ScalarType type = drawn_type(self.scalar_type());
-  at::Tensor each = at::Tensor(p).expand(self.sizes()).to(at::kDouble).contiguous();
+  at::Tensor each = at::Tensor(p).expand(self.sizes()).to(self.device(), at::kDouble).contiguous();
   const double* probability = each.const_data_ptr<double>();
-  for (int64_t i = 0; i < each.numel(); ++i)
-    TORCH_CHECK(probability[i] >= 0 && probability[i] <= 1, "Expected p_in >= 0 && p_in <= 1");
+  TORCH_CHECK(random_numbers().probabilities(each.numel(), probability), "Expected p_in >= 0 && p_in <= 1");
   fill(self, type, [&](void* out) {
     random_numbers().bernoulli_each({draw_key(generator), self.numel(), out, kind_of(type)}, probability);
   });
@@ -172,16 +171,10 @@ void multinomial(at::Tensor& result, const at::Tensor& self, int64_t samples, Ma
   if (result.numel() == 0) return;
   int64_t width = self.size(-1), rows = self.numel() / width;
   at::Tensor sums = self.to(at::kDouble, /*non_blocking=*/false, /*copy=*/true, at::MemoryFormat::Contiguous);
-  double* upto = sums.mutable_data_ptr<double>();
-  for (int64_t row = 0; row < rows; ++row, upto += width) {
-    double sum = 0;
-    for (int64_t i = 0; i < width; ++i) {
-      TORCH_CHECK(upto[i] >= 0 && std::isfinite(upto[i]),
-                  "invalid multinomial distribution (encountering probability entry < 0, or infinity or NaN)");
-      upto[i] = sum = sum + upto[i];
-    }
-    TORCH_CHECK(sum > 0, "invalid multinomial distribution (sum of probabilities <= 0)");
-  }
+  Weights found = random_numbers().sum_weights(rows, width, sums.mutable_data_ptr<double>());
+  TORCH_CHECK(found != Weights::impossible,
+              "invalid multinomial distribution (encountering probability entry < 0, or infinity or NaN)");
+  TORCH_CHECK(found != Weights::zero, "invalid multinomial distribution (sum of probabilities <= 0)");
   fill(result, at::kLong, [&](void* out) {
     random_numbers().choose(draw_key(generator), rows, width, sums.const_data_ptr<double>(), samples, (int64_t*)out);
   });
@@ -208,6 +201,14 @@ void random(at::TensorIteratorBase& iter, MaybeGenerator generator) {
   integers(self, range, 0, generator);
 }
 ES_STUB(random_stub, &random);
+
+// PyTorch's own shuffle, on the host: its words are those of the CPU generator, one after the other.
+at::Tensor& randperm(int64_t n, MaybeGenerator generator, at::Tensor& out) {
+  at::Tensor host = out.is_cpu() ? out : at::empty({0}, out.options().device(at::kCPU));
+  original_result<at::Tensor>("randperm.generator_out", n, generator, host);
+  if (!host.is_same(out)) out.resize_({n}).copy_(host);
+  return out;
+}
 
 // `out`, which was made for a contiguous twin of `like`, in the layout of `like`.
 at::Tensor laid_out(const at::Tensor& out, const at::Tensor& like) {
@@ -239,6 +240,7 @@ at::Tensor native_dropout_backward(const at::Tensor& grad, const at::Tensor& mas
 }
 
 ES_OPERATORS(random, ops) {
+  ops.impl("randperm.generator_out", randperm);
   ops.impl("native_dropout", native_dropout);
   ops.impl("native_dropout_backward", native_dropout_backward);
 }

@@ -1,25 +1,29 @@
 // Embeddings and bags of them: rows are added in ascending position of the indices.
+#include <ATen/TensorUtils.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
+#include "../cpu/bags.h"
 #include "scatter.h"
 
 namespace es::glue {
 namespace {
 
-// The factor of each position where gradients are divided by how often their index occurs.
-at::Tensor inverse_counts(const at::Tensor& index, int64_t rows) {
-  at::Tensor factor = at::empty({index.numel()}, at::kFloat), counts = at::zeros({rows}, at::kLong);
-  const int64_t* at = index.const_data_ptr<int64_t>();
-  int64_t* count = counts.mutable_data_ptr<int64_t>();
-  float* to = factor.mutable_data_ptr<float>();
-  for (int64_t p = 0; p < index.numel(); ++p) ++count[at[p]];
-  for (int64_t p = 0; p < index.numel(); ++p) to[p] = 1 / (float)count[at[p]];
-  return factor;
-}
-
 at::Tensor without(const at::Tensor& index, int64_t padding) {
   return padding < 0 ? index : index.masked_fill(index.eq(padding), -1);
+}
+
+// How many positions go to each place.
+at::Tensor counts_of(const at::Tensor& to, int64_t places) {
+  at::Tensor counts = at::empty({places}, to.options());
+  bags().counts(to.numel(), places, to.const_data_ptr<int64_t>(), counts.mutable_data_ptr<int64_t>());
+  return counts;
+}
+
+// For each position the count of what it belongs to, as a divisor: nothing is divided by 0.
+at::Tensor divisors(const at::Tensor& counts, const at::Tensor& of) {
+  return counts.index_select(0, of).clamp_min_(1).to(at::kFloat);
 }
 
 at::Tensor embedding_dense_backward(const at::Tensor& grad, const at::Tensor& indices, int64_t rows, int64_t padding,
@@ -29,7 +33,7 @@ at::Tensor embedding_dense_backward(const at::Tensor& grad, const at::Tensor& in
   int64_t width = grad.size(-1);
   check_range(index, 0, rows, "embedding_dense_backward");
   at::Tensor out = at::zeros({rows, width}, grad.options().dtype(at::kFloat)), values = as_floats(grad);
-  if (scale_by_frequency) factor = inverse_counts(index, rows);
+  if (scale_by_frequency) factor = divisors(counts_of(index, rows), index).reciprocal_();
   at::Tensor to = without(index, padding);
   scatter().rows({1, to.numel(), width, rows, to.const_data_ptr<int64_t>(), nullptr, values.const_data_ptr<float>(),
                   factor.defined() ? factor.const_data_ptr<float>() : nullptr, out.mutable_data_ptr<float>()},
@@ -39,94 +43,130 @@ at::Tensor embedding_dense_backward(const at::Tensor& grad, const at::Tensor& in
 
 // ---- Bags: mode 0 is the sum of a bag's rows, 1 their mean, 2 their maximum.
 
-using Optional = std::optional<at::Tensor>;
-using Bags = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+constexpr int64_t kSum = 0, kMean = 1, kMaximum = 2;
 
-at::Tensor floats_or_none(const Optional& x) { return x && x->defined() ? as_floats(*x) : at::Tensor(); }
+using Optional = std::optional<at::Tensor>;
+using Four = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+
+bool is(const Optional& x) { return x && x->defined(); }
+at::Tensor floats_or_none(const Optional& x) { return is(x) ? as_floats(*x) : at::Tensor(); }
 const float* data_or_null(const at::Tensor& x) { return x.defined() ? x.const_data_ptr<float>() : nullptr; }
 
-// The bag of each position: the last that begins at it or before.
-at::Tensor bag_of(const at::Tensor& offsets, int64_t bags, int64_t count) {
-  at::Tensor result = at::empty({count}, at::kLong);
-  const int64_t* begin = offsets.const_data_ptr<int64_t>();
-  int64_t* to = result.mutable_data_ptr<int64_t>();
-  for (int64_t p = 0, bag = 0; p < count; ++p) {
-    while (bag + 1 < bags && begin[bag + 1] <= p) ++bag;
-    to[p] = bag;
-  }
-  return result;
+// The bag of each position.
+at::Tensor bags_of(const at::Tensor& offsets, int64_t count, int64_t positions) {
+  at::Tensor bag = at::empty({positions}, offsets.options());
+  bags().of_positions(positions, count, offsets.const_data_ptr<int64_t>(), bag.mutable_data_ptr<int64_t>());
+  return bag;
 }
 
-// PyTorch makes what describes the bags, and maxima; sums are made anew.
-Bags bags_by(const char* name, const at::Tensor& weight, const at::Tensor& indices, const at::Tensor& offsets,
-             bool by_frequency, int64_t mode, bool sparse, const Optional& weights, bool last_offset, int64_t padding) {
+// As ATen does it, in its words.
+void check_arguments(const at::Tensor& weight, const at::Tensor& indices, const at::Tensor& offsets, int64_t mode,
+                     const Optional& weights, bool last_offset) {
+  TORCH_CHECK(indices.dim() == 1 || indices.dim() == 2, "input has to be a 1D or 2D Tensor, but got Tensor of dimension ",
+              indices.dim());
+  TORCH_CHECK(indices.dim() != 1 || offsets.dim() == 1, "offsets has to be a 1D Tensor, but got Tensor of dimension ",
+              offsets.dim());
+  at::checkScalarTypes("embedding_bag", at::TensorArg(indices, "indices", 1), {at::kLong, at::kInt});
+  at::checkScalarTypes("embedding_bag", at::TensorArg(offsets, "offsets", 1), {at::kLong, at::kInt});
+  if (offsets.size(0) > 0) {
+    int64_t first = offsets[0].item<int64_t>(), last = offsets[-1].item<int64_t>();
+    TORCH_CHECK(first == 0, "offsets[0] has to be 0, i.e., the first sequence in the mini-batch has to start from "
+                "position 0. However, got ", first);
+    TORCH_CHECK(last <= indices.size(0), "offsets[-1] can not be greater than input's length ", indices.size(0),
+                " but got offsets[-1] of ", last);
+  }
+  if (is(weights)) {
+    TORCH_CHECK(mode == kSum, "embedding_bag: per_sample_weights only supported with mode='sum'");
+    at::TensorArg given(*weights, "per_sample_weights", 1);
+    at::checkSameType("embedding_bag", at::TensorArg(weight, "weight", 1), given);
+    TORCH_CHECK(weights->dim() == 1 && weights->numel() == indices.numel(),
+                "per_sample_weights has to be a 1D Tensor with an element for each index");
+  }
+  TORCH_CHECK(!last_offset || offsets.size(0) >= 1, "include_last_offset: number of offset should be at least 1");
+}
+
+void check_rows(const at::Tensor& index, int64_t rows) {
+  if (scatter().in_range(index.const_data_ptr<int64_t>(), index.numel(), 0, rows)) return;
+  at::Tensor outside = index.masked_select(index.lt(0).logical_or_(index.ge(rows)));
+  TORCH_CHECK(false, "embedding_bag: Expected idx >= 0 && idx < num_embeddings but found idx to be ",
+              outside[0].item<int64_t>());
+}
+
+// What describes the bags is as ATen's CPU kernel gives it: without a bag for each position where a sum's gradient does
+// not need it, with sizes of 0 for sums, and, but for maxima, the sizes a second time.
+Four bags_by(const char* name, const at::Tensor& weight, const at::Tensor& indices, const at::Tensor& offsets,
+             int64_t mode, const Optional& weights, bool last_offset, int64_t padding, bool for_gradients) {
   expect(weight, name);
-  torch::jit::Stack stack;
-  torch::jit::push(stack, weight, indices, offsets, by_frequency, mode, sparse, weights, last_offset, padding);
-  call_original(name, stack);
-  at::Tensor output = stack[0].toTensor();
-  if (mode != 2) {
-    at::Tensor index = as_index(indices), values = as_floats(weight), scale = floats_or_none(weights);
-    int64_t bags = output.size(0), width = weight.size(1), count = index.numel();
-    check_range(index, 0, weight.size(0), name);
-    at::Tensor to = bag_of(as_index(offsets), bags, count);
-    if (padding >= 0) to = to.masked_fill(index.eq(padding), -1);
-    at::Tensor sums = at::zeros({bags, width}, at::kFloat);
-    scatter().rows({1, count, width, bags, to.const_data_ptr<int64_t>(), index.const_data_ptr<int64_t>(),
-                    values.const_data_ptr<float>(), data_or_null(scale), sums.mutable_data_ptr<float>()},
+  check_arguments(weight, indices, offsets, mode, weights, last_offset);
+  at::ScalarType type = c10::promoteTypes(offsets.scalar_type(), indices.scalar_type());
+  at::Tensor index = as_index(indices).reshape({-1}), begins = as_index(offsets), values = as_floats(weight);
+  int64_t many = offsets.size(0) - (last_offset ? 1 : 0), width = weight.size(1), count = index.numel();
+  check_rows(index, weight.size(0));
+  at::Tensor bag = bags_of(begins, many, count), to = bag;
+  if (padding >= 0) to = bag.masked_fill(index.eq(padding), -1);
+  at::Tensor out = at::zeros({many, width}, values.options()), sizes, maxima;
+  if (mode == kMaximum) {
+    sizes = counts_of(to, many);
+    maxima = at::empty({many, width}, index.options());
+    bags().maxima({many, count, width, padding, bag.const_data_ptr<int64_t>(), index.const_data_ptr<int64_t>(),
+                   values.const_data_ptr<float>(), out.mutable_data_ptr<float>(), maxima.mutable_data_ptr<int64_t>()});
+  } else {
+    at::Tensor scale = floats_or_none(weights);
+    scatter().rows({1, count, width, many, to.const_data_ptr<int64_t>(), index.const_data_ptr<int64_t>(),
+                    values.const_data_ptr<float>(), data_or_null(scale), out.mutable_data_ptr<float>()},
                    (int)Combine::add);
-    if (mode == 1) {
-      at::Tensor sizes = at::zeros({bags}, at::kLong);
-      int64_t* size = sizes.mutable_data_ptr<int64_t>();
-      float* sum = sums.mutable_data_ptr<float>();
-      for (int64_t p = 0; p < count; ++p)
-        if (to.const_data_ptr<int64_t>()[p] >= 0) ++size[to.const_data_ptr<int64_t>()[p]];
-      for (int64_t at = 0; at < bags * width; ++at)
-        if (size[at / width]) sum[at] = sum[at] / (float)size[at / width];
+    if (mode == kMean) {
+      sizes = counts_of(to, many);
+      out.div_(sizes.clamp_min(1).to(at::kFloat).unsqueeze(1));
+    } else {
+      sizes = at::zeros({for_gradients ? many : offsets.size(0)}, index.options());
     }
-    output = sums.to(output.scalar_type());
+    maxima = sizes;
   }
-  return {output, stack[1].toTensor(), stack[2].toTensor(), stack[3].toTensor()};
+  bool unused = mode == kSum && padding < 0 && weight.stride(1) == 1 && (!is(weights) || weights->stride(0) == 1);
+  return {out.to(weight.scalar_type()), unused ? at::empty({0}, offsets.options().dtype(type)) : bag.to(type),
+          sizes.to(type), maxima.to(type, /*non_blocking=*/false, /*copy=*/true)};
 }
 
-Bags embedding_bag(const at::Tensor& weight, const at::Tensor& indices, const at::Tensor& offsets, bool by_frequency,
-                   int64_t mode, bool sparse, const Optional& weights, bool last_offset, int64_t padding) {
-  return bags_by("_embedding_bag", weight, indices, offsets, by_frequency, mode, sparse, weights, last_offset, padding);
+Four embedding_bag(const at::Tensor& weight, const at::Tensor& indices, const at::Tensor& offsets, bool, int64_t mode,
+                   bool, const Optional& weights, bool last_offset, int64_t padding) {
+  return bags_by("_embedding_bag", weight, indices, offsets, mode, weights, last_offset, padding, true);
 }
 
-Bags embedding_bag_forward_only(const at::Tensor& weight, const at::Tensor& indices, const at::Tensor& offsets,
-                                bool by_frequency, int64_t mode, bool sparse, const Optional& weights, bool last_offset,
-                                int64_t padding) {
-  return bags_by("_embedding_bag_forward_only", weight, indices, offsets, by_frequency, mode, sparse, weights,
-                 last_offset, padding);
+Four embedding_bag_forward_only(const at::Tensor& weight, const at::Tensor& indices, const at::Tensor& offsets, bool,
+                                int64_t mode, bool, const Optional& weights, bool last_offset, int64_t padding) {
+  return bags_by("_embedding_bag_forward_only", weight, indices, offsets, mode, weights, last_offset, padding, false);
+}
+
+// Each column's maximum was that of one row; in ascending bags.
+at::Tensor maxima_backward(const at::Tensor& grad, const at::Tensor& sizes, const at::Tensor& maxima, int64_t rows) {
+  int64_t many = grad.size(0), width = grad.size(1);
+  at::Tensor out = at::zeros({rows, width}, grad.options().dtype(at::kFloat));
+  if (rows == 0) return out;
+  at::Tensor from = as_index(maxima), empty = sizes.eq(0).unsqueeze(1);  // +0 changes no sum that begins with +0
+  at::Tensor values = grad.to(at::kFloat).masked_fill(empty, 0).contiguous();
+  check_range(from, 0, rows, "_embedding_bag_dense_backward");
+  scatter().lines({1, many, width, from.const_data_ptr<int64_t>(), values.const_data_ptr<float>(),
+                   out.mutable_data_ptr<float>(), rows * width, width},
+                  (int)Combine::add);
+  return out;
 }
 
 at::Tensor embedding_bag_dense_backward(const at::Tensor& grad, const at::Tensor& indices, const at::Tensor& bag,
                                         const at::Tensor& sizes, const at::Tensor& maxima, int64_t rows,
                                         bool by_frequency, int64_t mode, const Optional& weights, int64_t padding) {
   expect(grad, "_embedding_bag_dense_backward");
-  if (mode == 2)  // which is index_add for each column
-    return original_result<at::Tensor>("_embedding_bag_dense_backward", grad, indices, bag, sizes, maxima, rows,
-                                       by_frequency, mode, weights, padding);
+  if (mode == kMaximum) return maxima_backward(grad, sizes, maxima, rows).to(grad.scalar_type());
   at::Tensor index = as_index(indices), source = as_index(bag), values = as_floats(grad);
   at::Tensor scale = floats_or_none(weights);
   int64_t count = index.numel(), width = grad.size(1);
   check_range(index, 0, rows, "_embedding_bag_dense_backward");
-  if (scale.defined() || by_frequency || mode == 1) {
-    at::Tensor factor = at::empty({count}, at::kFloat), size = as_index(sizes), counts = at::zeros({rows}, at::kLong);
-    const int64_t *row = index.const_data_ptr<int64_t>(), *of = source.const_data_ptr<int64_t>();
-    int64_t* occurs = counts.mutable_data_ptr<int64_t>();
-    float* to = factor.mutable_data_ptr<float>();
-    for (int64_t p = 0; p < count; ++p) ++occurs[row[p]];
-    for (int64_t p = 0; p < count; ++p) {
-      to[p] = scale.defined() ? scale.const_data_ptr<float>()[p] : 1.0f;
-      if (by_frequency) to[p] = to[p] / (float)occurs[row[p]];
-      int64_t in_bag = mode == 1 ? size.const_data_ptr<int64_t>()[of[p]] : 0;
-      if (in_bag) to[p] = to[p] / (float)in_bag;
-    }
-    scale = factor;
+  if (by_frequency || mode == kMean) {
+    scale = scale.defined() ? scale.clone() : at::full({count}, 1, values.options());
+    if (by_frequency) scale.div_(divisors(counts_of(index, rows), index));
+    if (mode == kMean) scale.div_(divisors(as_index(sizes), source));
   }
-  at::Tensor to = without(index, padding), out = at::zeros({rows, width}, at::kFloat);
+  at::Tensor to = without(index, padding), out = at::zeros({rows, width}, values.options());
   scatter().rows({1, count, width, rows, to.const_data_ptr<int64_t>(), source.const_data_ptr<int64_t>(),
                   values.const_data_ptr<float>(), data_or_null(scale), out.mutable_data_ptr<float>()},
                  (int)Combine::add);
@@ -137,10 +177,10 @@ at::Tensor embedding_bag_weights_backward(const at::Tensor& grad, const at::Tens
                                           const at::Tensor& offsets, const at::Tensor& bag, int64_t mode,
                                           int64_t padding) {
   expect(grad, "_embedding_bag_per_sample_weights_backward");
-  TORCH_CHECK(mode == 0, "weights of samples are for sums only");
+  TORCH_CHECK(mode == kSum, "weights of samples are for sums only");
   at::Tensor index = as_index(indices), values = as_floats(grad), table = as_floats(weight);
-  at::Tensor of = bag.numel() ? as_index(bag) : bag_of(as_index(offsets), grad.size(0), index.numel());
-  at::Tensor row = without(index, padding), out = at::empty({index.numel()}, at::kFloat);
+  at::Tensor of = bag.numel() ? as_index(bag) : bags_of(as_index(offsets), grad.size(0), index.numel());
+  at::Tensor row = without(index, padding), out = at::empty({index.numel()}, values.options());
   scatter().dots(index.numel(), grad.size(1), table.const_data_ptr<float>(), row.const_data_ptr<int64_t>(),
                  values.const_data_ptr<float>(), of.const_data_ptr<int64_t>(), out.mutable_data_ptr<float>());
   return out.to(grad.scalar_type());

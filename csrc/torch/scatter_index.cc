@@ -18,13 +18,10 @@ at::Tensor places_of(const at::Tensor& self, const std::vector<at::Tensor>& indi
     int64_t size = self.size(first + (int64_t)d);
     at::Tensor index = as_index(indices[d]);
     check_range(index, -size, size, what);
-    at::Tensor wrapped = at::empty_like(index);
-    const int64_t* from = index.const_data_ptr<int64_t>();
-    int64_t* place = wrapped.mutable_data_ptr<int64_t>();
-    const int64_t* before = d ? to.const_data_ptr<int64_t>() : nullptr;
-    for (int64_t p = 0; p < index.numel(); ++p)
-      place[p] = from[p] + (from[p] < 0 ? size : 0) + (before ? before[p] * size : 0);
-    to = wrapped;
+    at::Tensor numbers = at::empty_like(index);
+    scatter().number(index.numel(), size, index.const_data_ptr<int64_t>(),
+                     d ? to.const_data_ptr<int64_t>() : nullptr, numbers.mutable_data_ptr<int64_t>());
+    to = numbers;
   }
   return to;
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from easyscale.pipeline.numerics import library
 from numerics import reference
 from numerics import reference_scatter as ours
 from torch.nn import functional as F  # noqa: N812
@@ -74,6 +75,37 @@ def test_without_gradients_a_bag_is_the_same(isa):
         with_gradients = F.embedding_bag(index, table.clone().requires_grad_(), mode=mode)
         assert torch.equal(F.embedding_bag(index, table, mode=mode), with_gradients)
     assert F.embedding_bag(torch.empty(0, dtype=torch.long), table, torch.tensor([0, 0])).tolist() == [[0.0] * 9] * 2
+
+
+@pytest.mark.parametrize("kind", [torch.int64, torch.int32])
+@pytest.mark.parametrize("padding", [-1, 2])
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("mode", [0, 1, 2])
+def test_what_describes_bags_is_what_pytorch_says_and_so_are_maxima(mode, last, padding, kind):
+    index = torch.from_numpy(np.random.default_rng(1).integers(0, ROWS, COUNT)).to(kind)
+    table = numbers(2, ROWS, WIDTH)
+    table[3, 4] = torch.nan
+    for count, starts in ((COUNT, OFFSETS), (0, [0, 0])):
+        offsets = torch.tensor([*starts, count] if last else starts, dtype=kind)
+        arguments = table, index[:count], offsets, False, mode, False, None, last, padding
+        for operator in (torch._embedding_bag, torch._embedding_bag_forward_only):
+            stock = operator(*arguments)
+            with library.exact():
+                ours = operator(*arguments)
+            for mine, theirs in zip(ours[0 if mode == 2 else 1 :], stock[0 if mode == 2 else 1 :], strict=True):
+                assert mine.dtype == theirs.dtype
+                assert mine.shape == theirs.shape
+                assert torch.equal(mine.nan_to_num(), theirs.nan_to_num())
+
+
+def test_bags_that_cannot_be_are_refused_in_pytorchs_words(exact):
+    table, index = numbers(1, 5, 9), torch.tensor([1, 2, 2])
+    with pytest.raises(RuntimeError, match=r"offsets\[0\] has to be 0.*However, got 1"):
+        F.embedding_bag(index, table, torch.tensor([1, 2]))
+    with pytest.raises(RuntimeError, match=r"greater than input's length 3 but got offsets\[-1\] of 4"):
+        F.embedding_bag(index, table, torch.tensor([0, 4]))
+    with pytest.raises(RuntimeError, match="Expected idx >= 0 && idx < num_embeddings but found idx to be 7"):
+        F.embedding_bag(torch.tensor([1, 7, 9]), table, torch.tensor([0]))
 
 
 def test_the_gradient_of_a_maximum_goes_to_the_first_row_that_has_it(isa, threads):

@@ -1,0 +1,66 @@
+// Bags of embeddings: which positions of the indices belong together, and the largest of their rows. Their sums are `rows`
+// of scatter.h.
+#pragma once
+
+#include "isa.h"
+
+namespace es {
+
+// The largest of a bag's rows, column by column: the first of equals. Rows are `width` floats of `table`.
+struct BagMaxima {
+  int64_t bags, count, width, padding;  // whose rows are left out
+  const int64_t* bag;                   // of each position; ascending
+  const int64_t* row;                   // of each position
+  const float* table;
+  float* out;     // (bags, width); +0 for a bag that has nothing
+  int64_t* from;  // the row that it is of; 0 for a bag that has nothing
+};
+
+// All use threads inside.
+struct Bags {
+  // The bag of each position: the last that begins at it or before, -1 without bags. `begins` is ascending.
+  void (*of_positions)(int64_t count, int64_t bags, const int64_t* begins, int64_t* bag);
+  // How many positions go to each of the places. A negative to[p] is left out.
+  void (*counts)(int64_t count, int64_t places, const int64_t* to, int64_t* counts);
+  void (*maxima)(const BagMaxima&);
+};
+
+}
+
+ES_NAMESPACE {
+
+// The first of `count` ascending numbers from `start` on that exceeds x (kIncluded: or is x); `count`: none does.
+template <bool kIncluded>
+ES_FN int64_t first_above(const int64_t* numbers, int64_t start, int64_t count, int64_t x) {
+  int64_t low = start, high = count;
+  while (low < high) {
+    const int64_t middle = (low + high) / 2;
+    if (numbers[middle] < x || (!kIncluded && numbers[middle] == x)) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+ES_FN int64_t bag_of(int64_t position, int64_t bags, const int64_t* begins) {
+  return first_above<false>(begins, bags ? 1 : 0, bags, position) - 1;
+}
+
+// Of one bag and column. NaN is larger than nothing, and nothing than it.
+ES_FN void bag_maximum(const es::BagMaxima& m, int64_t bag, int64_t column) {
+  float most = 0;
+  int64_t from = 0;
+  bool any = false;
+  for (int64_t p = first_above<true>(m.bag, 0, m.count, bag); p < m.count && m.bag[p] == bag; ++p) {
+    const int64_t row = m.row[p];
+    if (row == m.padding) continue;
+    const float x = m.table[row * m.width + column];
+    if (any && !(x > most)) continue;
+    most = x, from = row, any = true;
+  }
+  m.out[bag * m.width + column] = most, m.from[bag * m.width + column] = from;
+}
+
+}
+ES_NAMESPACE_END
+
+ES_TABLE(Bags, bags)
