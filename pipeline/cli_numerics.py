@@ -24,9 +24,19 @@ def add(app: typer.Typer) -> None:
     app.command()(scan)
 
 
-def build(output: Format = Output.text) -> None:
-    """Compile the kernels of exact numerics, which would otherwise be done when the first job needs them."""
+def build(
+    arch: Annotated[
+        list[str] | None,
+        typer.Option(help="Also for GPUs of this architecture (sm_90), or of `all`. May be repeated."),
+    ] = None,
+    output: Format = Output.text,
+) -> None:
+    """Compile the kernels of exact numerics, which would otherwise be done when the first job needs them.
+
+    Kernels for GPUs are compiled, too: for those of this machine, or for architectures that are named.
+    """
     from .numerics import build as builder
+    from .numerics import cuda
 
     said: list[str] = []
 
@@ -36,13 +46,18 @@ def build(output: Format = Output.text) -> None:
 
     with stopped_in_order():
         began = time.monotonic()
-        path = builder.library(say)
+        archs = cuda.chosen(arch) if arch else cuda.present()
+        path = builder.library(say, cuda=True if archs else None)
+        cubins = cuda.cubins(cuda.kernels_in(path), archs, say) if archs else []
     seconds = time.monotonic() - began
     if output is Output.json:
-        print_json({"library": str(path), "compiler": builder.compiler(), "compiled": len(said), "seconds": seconds})
+        done = {"library": str(path), "compiler": builder.compiler(), "compiled": len(said), "seconds": seconds}
+        print_json(done | {"cubins": [{"file": one.file, "arch": one.arch, "path": str(one.path)} for one in cubins]})
         return
     how = f"built in {seconds:.1f} s with {builder.compiler()}" if said else "is there already"
     typer.echo(f"{path} {how}, for {', '.join(builder.isas())}")
+    if cubins:
+        typer.echo(f"{cuda.folder()} has machine code for {', '.join(archs)}")
     typer.echo("next: easyscale scan SCRIPT | easyscale run SCRIPT --numerics exact")
 
 

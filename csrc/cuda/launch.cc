@@ -115,6 +115,12 @@ Kernel::Kernel(const char* file, const char* pretty, std::vector<size_t> paramet
   all().push_back(this);
 }
 
+std::string Kernel::line() const {
+  std::string all = file + "\t" + name;
+  for (size_t bytes : parameters) all += "\t" + std::to_string(bytes);
+  return all;
+}
+
 const std::vector<const Kernel*>& kernels() { return all(); }
 
 Owner owner = {

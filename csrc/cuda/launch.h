@@ -20,6 +20,8 @@ struct Kernel {
   std::vector<size_t> parameters;  // bytes of each
 
   Kernel(const char* file, const char* pretty, std::vector<size_t> parameters);
+  // File, name and bytes of each parameter, between tabs.
+  std::string line() const;
   // By the driver. Throws std::runtime_error.
   void launch(int64_t blocks, int threads, void** arguments) const;
 };

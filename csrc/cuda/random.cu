@@ -108,6 +108,42 @@ ES_KERNEL void ES_THREADS(kThreads)
   ES_EACH(i, count) out[i] = narrow<T>(widen(x[i]) * (mask[i] ? scale : 0.0f));
 }
 
+struct NoProbability {
+  const double* p;
+  ES_FN bool operator()(int64_t i) const { return !is_probability(p[i]); }
+};
+
+struct NoWeight {
+  const double* weights;
+  ES_FN bool operator()(int64_t i) const { return !is_weight(weights[i]); }
+};
+struct NoSum {
+  const double* upto;
+  int64_t width;
+  ES_FN bool operator()(int64_t row) const { return !(upto[(row + 1) * width - 1] > 0); }
+};
+
+// A block has a row: all bring what one adds up.
+constexpr int kPart = 1024;
+ES_KERNEL void ES_THREADS(kThreads) sums_kernel(int64_t rows, int64_t width, double* weights) {
+  ES_SHARED(double, part, kPart);
+  for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+    double sum = 0;
+    for (int64_t first = 0; first < width; first += kPart) {
+      const int length = width - first < kPart ? (int)(width - first) : kPart;
+      double* here = weights + row * width + first;
+      for (int i = (int)threadIdx.x; i < length; i += kThreads) part[i] = here[i];
+      __syncthreads();
+      if (threadIdx.x == 0)
+#pragma unroll 8
+        for (int i = 0; i < length; ++i) part[i] = sum = sum + part[i];
+      __syncthreads();
+      for (int i = (int)threadIdx.x; i < length; i += kThreads) here[i] = part[i];
+      __syncthreads();
+    }
+  }
+}
+
 ES_KERNEL void ES_THREADS(kThreads)
     choose_kernel(uint64_t key, int64_t rows, int64_t width, const double* upto, int64_t samples, int64_t* out) {
   ES_EACH(at, rows * samples)

@@ -173,5 +173,7 @@ class Sorted {
   Memory memory_;
 };
 
+#endif
+
 }
 ES_NAMESPACE_END

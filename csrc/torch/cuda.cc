@@ -12,14 +12,9 @@
 namespace es::glue {
 namespace {
 
-// A line for each: file, name, bytes of each parameter.
 std::vector<std::string> cuda_kernels() {
   std::vector<std::string> lines;
-  for (const Kernel* kernel : kernels()) {
-    std::string line = kernel->file + "\t" + kernel->name;
-    for (size_t bytes : kernel->parameters) line += "\t" + std::to_string(bytes);
-    lines.push_back(std::move(line));
-  }
+  for (const Kernel* kernel : kernels()) lines.push_back(kernel->line());
   return lines;
 }
 

@@ -2,8 +2,8 @@
 
 Every file is compiled by itself and kept under the hash of all that goes into it (its text, that of the headers it
 includes, the flags, the compiler), so a change costs one file and several checkouts share their objects. The files of
-`csrc/cpu` are compiled once for each instruction set; those of `csrc/torch` need PyTorch's headers. Those of `csrc/cuda`,
-where PyTorch has CUDA, are what starts kernels on GPUs: machine code for these is `cuda.py`'s.
+`csrc/cpu` are compiled once for each instruction set; those of `csrc/torch` need PyTorch's headers. Those of
+`csrc/cuda`, where PyTorch has CUDA, are what starts kernels on GPUs: the machine code of these comes from `cuda.py`.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ ONCE = ("isa.cc", "parallel.cc")
 """Files of `csrc/cpu` that are the same for all instruction sets."""
 
 CUDA = "EASYSCALE_CUDA"
-"""Environment variable: 1 brings CUDA's kernels along even if PyTorch has no CUDA, 0 leaves them out; for tests. Without a
-GPU they are run by the processor, a thread at a time."""
+"""Environment variable, for tests: 1 brings CUDA's kernels along even if PyTorch has no CUDA, 0 leaves them out.
+Without a GPU they are run by the processor, a thread at a time."""
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -57,7 +58,8 @@ class Kernel(NamedTuple):
     """A kernel of the library.
 
     Args:
-        file: of `csrc/cuda`. name: with its template arguments, as the source would write it. parameters: bytes of each.
+        file: of `csrc/cuda`. name: with its template arguments, as the source would write it.
+        parameters: bytes of each.
     """
 
     file: str
@@ -235,6 +237,30 @@ def _compile(work: list[_Work], say: Callable[[str], None] | None) -> None:
                 f"NVRTC {compiler().version()} cannot compile the exact kernels: " + "\n  ".join(errors[:5]),
                 "it must be of CUDA 12 or 13, as PyTorch's wheels bring it",
             ) from error
+
+
+def present() -> tuple[str, ...]:
+    """The architectures of this machine's GPUs, as far as PyTorch can use them, and there can be kernels for them.
+
+    Raises:
+        BuildError: there is a GPU, but no NVRTC.
+    """
+    import torch
+
+    found = set()
+    for number in range(torch.cuda.device_count()):
+        with suppress(DeviceError):
+            found.add(architecture_of(torch.cuda.get_device_capability(number)))
+    return tuple(sorted(found, key=_number))
+
+
+def kernels_in(library: Path) -> list[Kernel]:
+    """The kernels of a library that was built with them, which is loaded for that if this process has none yet."""
+    import torch
+
+    if not hasattr(torch.ops.easyscale, "cuda_kernels"):
+        torch.ops.load_library(str(library))  # type: ignore[no-untyped-call]
+    return kernels(torch.ops.easyscale)
 
 
 def kernels(operators: Any) -> list[Kernel]:

@@ -7,6 +7,7 @@ imports nothing but the standard library, which takes 30 ms.
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import json
 import os
 import re
@@ -164,12 +165,8 @@ def _places() -> Iterator[str]:
     except OSError:
         mapped = []
     yield from (path for path, version in dict.fromkeys(mapped) if int(version) in VERSIONS)
-    try:
-        import nvidia  # a namespace that several wheels share
-
-        roots = list(nvidia.__path__)
-    except ImportError:
-        roots = []
+    shared = importlib.util.find_spec("nvidia")  # a namespace that several wheels share
+    roots = list(shared.submodule_search_locations or ()) if shared else []
     for version in VERSIONS:
         for root in roots:
             for folder in (f"cu{version}", "cuda_nvrtc"):

@@ -41,9 +41,14 @@ def with_cuda(flags: tuple[str, ...] = ()) -> Path:
 
 def hashes(command: list[str], **env: str) -> dict[str, str]:
     """What a probe prints: hashes by name."""
+    return dict(line.rsplit(" ", 1) for line in output(command, **env).splitlines())
+
+
+def output(command: list[str], **env: str) -> str:
+    """What a probe prints."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **env})
     assert done.returncode == 0, done.stderr
-    return dict(line.rsplit(" ", 1) for line in done.stdout.splitlines())
+    return done.stdout
 
 
 def arm_tools() -> tuple[str, str]:
