@@ -138,8 +138,6 @@ class Sorted {
       : count_(count), memory_((size_t)(4 * count + totals_of(count)) * sizeof(int64_t)) {
     int64_t* data = memory_.as<int64_t>();
     by_place = {data, data + count};
-
-#endif
     other_ = {data + 2 * count, data + 3 * count};
     for_each(count, Numbered<Place>{by_place, place});
     sort(most);
