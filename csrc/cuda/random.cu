@@ -154,42 +154,6 @@ ES_KERNEL void ES_THREADS(kThreads) integers_kernel(uint64_t key, int64_t count,
   ES_EACH(i, count) out[i] = integer_of(two_words_of(key, (uint64_t)i), parameters);
 }
 
-struct NoProbability {
-  const double* p;
-  ES_FN bool operator()(int64_t i) const { return !is_probability(p[i]); }
-};
-
-struct NoWeight {
-  const double* weights;
-  ES_FN bool operator()(int64_t i) const { return !is_weight(weights[i]); }
-};
-struct NoSum {
-  const double* upto;
-  int64_t width;
-  ES_FN bool operator()(int64_t row) const { return !(upto[(row + 1) * width - 1] > 0); }
-};
-
-// A block has a row: all bring what one adds up.
-constexpr int kPart = 1024;
-ES_KERNEL void ES_THREADS(kThreads) sums_kernel(int64_t rows, int64_t width, double* weights) {
-  ES_SHARED(double, part, kPart);
-  for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
-    double sum = 0;
-    for (int64_t first = 0; first < width; first += kPart) {
-      const int length = width - first < kPart ? (int)(width - first) : kPart;
-      double* here = weights + row * width + first;
-      for (int i = (int)threadIdx.x; i < length; i += kThreads) part[i] = here[i];
-      __syncthreads();
-      if (threadIdx.x == 0)
-#pragma unroll 8
-        for (int i = 0; i < length; ++i) part[i] = sum = sum + part[i];
-      __syncthreads();
-      for (int i = (int)threadIdx.x; i < length; i += kThreads) here[i] = part[i];
-      __syncthreads();
-    }
-  }
-}
-
 }
 ES_NAMESPACE_END
 
