@@ -152,6 +152,10 @@ ROADS = OURS | _names("div sort topk _fused_rms_norm")
 """Operators whose results on a device would depend on PyTorch's kernels for it; beside all of `_foreach_`."""
 
 
+ROADS_OF_ALL = RANDOM | _names("sort topk max min")
+"""Those of them that are computed so even for integers: random numbers, and the choice among equals."""
+
+
 def goes_by_the_cpu(name: str) -> bool:
     """Whether an operator on a device is computed as on the CPU, down to our kernels; by its full name."""
     base = base_name(name)

@@ -73,7 +73,8 @@ def enable() -> None:
     ours = load()
     ours.enable()
     if ours.has_devices():
-        ours.take_roads(_roads())
+        roads = _roads()
+        ours.take_roads(roads, [name for name in roads if coverage.base_name(name) in coverage.ROADS_OF_ALL])
     settle()
 
 
