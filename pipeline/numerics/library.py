@@ -117,7 +117,10 @@ def settle() -> None:
     torch._C._set_mkldnn_enabled(False)  # noqa: SLF001 - it would be asked before the kernels that were replaced
     torch.backends.cuda.enable_flash_sdp(False)  # attention as its parts, which are exact, and the same everywhere
     torch.backends.cuda.enable_mem_efficient_sdp(False)
+    torch.backends.cuda.enable_cudnn_sdp(False)
     torch.backends.cudnn.enabled = False
+    # What is ours is deterministic without it; with it PyTorch composes some operators in another way, on GPUs only.
+    torch.use_deterministic_algorithms(False)
     torch.backends.mha.set_fastpath_enabled(False)
     torch.backends.opt_einsum.enabled = False  # else an order of products depends on what else is installed
     for module in _OPTIMIZERS:  # by default they do their steps in another way, which rounds otherwise, on these devices
@@ -133,6 +136,7 @@ def disable() -> None:
     torch._C._set_mkldnn_enabled(True)  # noqa: SLF001
     torch.backends.cuda.enable_flash_sdp(True)
     torch.backends.cuda.enable_mem_efficient_sdp(True)
+    torch.backends.cuda.enable_cudnn_sdp(True)
     torch.backends.cudnn.enabled = True
     torch.backends.mha.set_fastpath_enabled(True)
     torch.backends.opt_einsum.enabled = torch.backends.opt_einsum.is_available()
