@@ -8,7 +8,8 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/native/Copy.h>
-#include <ATen/native/Normalization.h>
+#include <ATen/native/BinaryOps.h>
+#include <ATen/native/UnaryOps.h>
 #include <ATen/native/TensorCompare.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
@@ -239,7 +240,6 @@ template <class S, class F = typename S::FnPtr>
 struct Own;
 template <class S, class Result, class... Arguments>
 struct Own<S, Result (*)(Arguments...)> {
-  static inline S* stub;
   template <class T>
   static decltype(auto) same(T&& x) {
     if constexpr (std::is_same_v<std::decay_t<T>, Tensor>) return on_cpu(x);
@@ -247,20 +247,23 @@ struct Own<S, Result (*)(Arguments...)> {
   }
   static Result call(Arguments... arguments) {
     Open open;
-    return (*stub)(c10::kCPU, same(arguments)...);
+    return S::DEFAULT(same(arguments)...);
   }
-  explicit Own(S& of) {
-    stub = &of;
-    of.set_cuda_dispatch_ptr(&call);
-  }
+  explicit Own(S& stub) { stub.set_cuda_dispatch_ptr(&call); }
 };
+
+template <class S>
+void own(S& stub) {
+  Own<S>{stub};
+}
 
 struct Registered {
   Registered() {
-    Own<std::remove_reference_t<decltype(at::native::max_stub)>>(at::native::max_stub);
-    Own<std::remove_reference_t<decltype(at::native::min_stub)>>(at::native::min_stub);
-    Own<std::remove_reference_t<decltype(at::native::renorm_scale_factor_stub)>>(
-        at::native::renorm_scale_factor_stub);
+    own(at::native::add_stub);
+    own(at::native::div_true_stub);
+    own(at::native::sqrt_stub);
+    own(at::native::max_stub);
+    own(at::native::min_stub);
     c10::SetAllocator(c10::kCUDA, &memory);
     at::CUDAHooksRegistry()->Register(
         "CUDAHooks", +[](at::CUDAHooksArgs) -> std::unique_ptr<at::CUDAHooksInterface> { return std::make_unique<Hooks>(); });
