@@ -87,7 +87,11 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 Guard guard;
 c10::impl::DeviceGuardImplRegistrar guard_registered(c10::kCUDA, &guard);
 
-// A generator of the device's, which nobody needs: exact mode draws from the CPU's.
+// A generator of the device's, to be refused: exact mode draws from the CPU's.
+struct Generator final : at::CPUGeneratorImpl {
+  Generator() { device_ = kDevice; }
+};
+
 struct Hooks final : at::CUDAHooksInterface {
   void init() const override {}
   bool hasCUDA() const override { return true; }
@@ -101,6 +105,7 @@ struct Hooks final : at::CUDAHooksInterface {
   DeviceIndex exchangeDevice(DeviceIndex) const override { return 0; }
   DeviceIndex maybeExchangeDevice(DeviceIndex) const override { return 0; }
   int getNumGPUs() const override { return 1; }
+  at::Generator getNewGenerator(DeviceIndex) const override { return at::make_generator<Generator>(); }
   Device getDeviceFromPtr(void*) const override { return kDevice; }
   void deviceSynchronize(DeviceIndex) const override {}
   at::Allocator* getPinnedMemoryAllocator() const override { return c10::GetAllocator(c10::kCPU); }

@@ -29,10 +29,10 @@ def _tensors(thing) -> list[torch.Tensor]:
 
 def _moved(thing, device: str):
     """The same on a device, laid out as it is."""
-    if not isinstance(thing, torch.Tensor) or thing.layout != torch.strided:
+    if not isinstance(thing, torch.Tensor) or thing.layout != torch.strided or thing.device.type != "cpu":
         return thing
     with torch.no_grad():
-        memory = torch.empty(0, dtype=thing.dtype).set_(thing.untyped_storage())
+        memory = torch.empty(0, dtype=thing.dtype, device="cpu").set_(thing.untyped_storage())
         moved = memory.to(device).as_strided(thing.shape, thing.stride(), thing.storage_offset())
     return moved.requires_grad_(thing.requires_grad)
 
