@@ -14,10 +14,8 @@ from easyscale.storage.digest import tree_digest
 from torch import nn, optim
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    from torch import Tensor
-    from torch.optim import Optimizer
 
 Make = "Callable[[Iterator[Tensor]], Optimizer]"
 
@@ -58,7 +56,9 @@ def trained(device: str, make: Any, *, amp: torch.dtype | None = None, clip: flo
         optimizer.zero_grad()
         with torch.autocast(device, dtype=amp, enabled=amp is not None):
             out = net(images)
-            loss = nn.functional.cross_entropy(torch.cat([out, out.float()]), labels.repeat(2)) + out.sum().log1p().abs()
+            loss = (
+                nn.functional.cross_entropy(torch.cat([out, out.float()]), labels.repeat(2)) + out.sum().log1p().abs()
+            )
         scaler.scale(loss).backward()
         scaler.unscale_(optimizer)
         if clip is not None:
