@@ -187,7 +187,9 @@ class Runner:
         from ..storage.commits import Snapshot
 
         assert self._engine is not None
-        return Snapshot.take(self._engine.step, self._engine.state(), reuse)
+        snapshot = Snapshot.take(self._engine.step, self._engine.state(), reuse)
+        self._engine.keep_until(snapshot.copied)
+        return snapshot
 
     # ---- orders
 

@@ -9,7 +9,10 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import torch
+import toys
 from easyscale.pipeline import determinism
+from easyscale.pipeline.engine import Engine, build
+from easyscale.storage.commits import Snapshot
 from easyscale.storage.digest import tree_digest
 from torch import nn, optim
 
@@ -111,7 +114,22 @@ def refusal() -> str:
     return ""
 
 
+def snapshot(device: str, *, kept: bool) -> str:
+    """Digest of a state that was copied while training went on; `kept`: as the engine was told, and must see to."""
+    spec = toys.spec(numerics="exact")
+    engine = Engine(build(toys.cnn, spec), spec, device)
+    engine.run_local()
+    taken = Snapshot.take(engine.step, engine.state())
+    if kept:
+        engine.keep_until(taken.copied)
+    engine.run_local()
+    taken.arrive()
+    engine.close()
+    return tree_digest(taken.tensors)
+
+
 if __name__ == "__main__":
     determinism.configure(1, "exact", "cuda:0")
     found = {name: [digest(work, device) for device in ("cpu", "cuda")] for name, work in WORK.items()}
-    print(json.dumps({"digests": found, "refusal": refusal()}))
+    snapshots = [snapshot("cpu", kept=True), snapshot("cuda", kept=True), snapshot("cuda", kept=False)]
+    print(json.dumps({"digests": found, "refusal": refusal(), "snapshots": snapshots}))

@@ -47,6 +47,12 @@ def test_a_generator_of_a_gpu_is_refused_with_what_to_do(found: Any) -> None:
     assert "use torch.Generator() without a device" in found["refusal"]
 
 
+def test_a_state_is_copied_beside_training_before_it_changes(found: Any) -> None:
+    """The stand-in copies as late as it may: without order between the streams it would copy a later state."""
+    ours, theirs, unordered = found["snapshots"]
+    assert ours == theirs != unordered
+
+
 def test_every_operator_that_autocast_knows_on_a_cpu_is_cast_likewise() -> None:
     """The lists of PyTorch's that ours were made for: with another version they have to be read again."""
     narrow, wide, widest, alone = library.casts()
