@@ -88,8 +88,8 @@ def snapshot(
 ) -> tuple[dict[str, torch.Tensor], torch.Event | None]:
     """Copy tensors into host memory, contiguous, each on its own.
 
-    From a GPU they are copied beside what it computes, into pinned memory, on a stream of ours: after all that was started
-    here before, and while the caller goes on.
+    From a GPU they are copied beside what it computes, into pinned memory, on a stream of ours: after all that was
+    started here before, and while the caller goes on.
 
     Args:
         tensors: what to copy; all that are on a GPU are on the same.
@@ -97,8 +97,8 @@ def snapshot(
             and dtype match. Two snapshots used in turn are a double buffer.
 
     Returns:
-        The copies, and an event: whoever reads them waits for it (`synchronize`), and so does the stream that changes the
-        tensors (`wait`). None: they are there.
+        The copies, and an event: whoever reads them waits for it (`synchronize`), and so does the stream that changes
+        the tensors (`wait`). None: they are there.
     """
     host: dict[str, torch.Tensor] = {}
     here: list[str] = []

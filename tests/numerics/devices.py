@@ -12,8 +12,10 @@ import torch
 import toys
 from easyscale.pipeline import determinism
 from easyscale.pipeline.engine import Engine, build
+from easyscale.pipeline.reduction import mean
+from easyscale.storage import sums
 from easyscale.storage.commits import Snapshot
-from easyscale.storage.digest import tree_digest
+from easyscale.storage.digest import has_nonfinite, tree_digest
 from torch import nn, optim
 
 if TYPE_CHECKING:
@@ -82,6 +84,7 @@ def averaged(device: str, average: Any) -> dict[str, Any]:
 
 
 WORK: dict[str, Callable[[str], Any]] = {
+    "sums": lambda device: summed(device),
     **{f"optimizer-{name}": lambda device, make=make: trained(device, make) for name, make in OPTIMIZERS.items()},
     "clipped": lambda device: trained(device, OPTIMIZERS["sgd"], clip=0.5),
     "autocast-bf16": lambda device: trained(device, OPTIMIZERS["sgd"], amp=torch.bfloat16),
@@ -97,6 +100,26 @@ WORK: dict[str, Callable[[str], Any]] = {
         torch.randn(50, device=device, generator=torch.Generator().manual_seed(1)),
     ],
 }
+
+
+def summed(device: str) -> list[str]:
+    """What replicas compare: of tensors on a device and on the host beside them."""
+    tensors = [
+        torch.randn(5000).to(device),
+        torch.randn(7).bfloat16().to(device),
+        torch.ones(3),
+        torch.zeros(0).to(device),
+    ]
+    state = {"weights": tensors, "step": 3}
+    return [
+        sums.pack_sums(tensors).hex(),
+        sums.sample_sum(tensors[:2], "beside").hex(),
+        sums.state_sums(state).hex(),
+        *sums.exact_sums(state).values(),
+        *map(str, map(has_nonfinite, tensors)),
+        str(mean({(0, 1): [tensors[0].clone()], (1, 2): [tensors[0] * 2]}, 2, [tensors[0]])),
+        tree_digest(tensors[0]),
+    ]
 
 
 def digest(work: Callable[[str], Any], device: str) -> str:
