@@ -132,6 +132,31 @@ static void lines(const Lines& l, int how) {
   }
 }
 
+template <int kSize>
+static void assign_lines_of(const Lines& l, const char* from, char* out) {
+  parallel_for(l.outer, kGrain / (l.length * l.inner + 1) + 1, [&](int64_t begin, int64_t end) {
+    for (int64_t o = begin; o < end; ++o)
+      for (int64_t k = 0, at = o * l.length * l.inner; k < l.length; ++k)
+        for (int64_t i = 0; i < l.inner; ++i, ++at)
+          memcpy(out + (o * l.outer_stride + l.index[at] * l.place_stride + i) * kSize, from + at * kSize, kSize);
+  });
+}
+
+static void assign_lines(const Lines& l, int64_t size, const char* from, char* out) {
+  switch (size) {
+    case 1:
+      return assign_lines_of<1>(l, from, out);
+    case 2:
+      return assign_lines_of<2>(l, from, out);
+    case 4:
+      return assign_lines_of<4>(l, from, out);
+    case 8:
+      return assign_lines_of<8>(l, from, out);
+    default:
+      return assign_lines_of<16>(l, from, out);
+  }
+}
+
 static void dots(int64_t count, int64_t width, const float* a, const int64_t* a_row, const float* b,
                  const int64_t* b_row, float* out) {
   parallel_for(count, kGrain / (width + 1) + 1, [&](int64_t begin, int64_t end) {
@@ -154,7 +179,7 @@ static bool in_range(const int64_t* index, int64_t count, int64_t lowest, int64_
   return outside == 0;
 }
 
-static const Scatter kTable = {rows, assign, lines, dots, number, in_range};
+static const Scatter kTable = {rows, assign, lines, assign_lines, dots, number, in_range};
 
 }
 ES_NAMESPACE_END

@@ -36,6 +36,8 @@ struct Scatter {
   void (*assign)(int64_t batches, int64_t count, int64_t width, int64_t places, const int64_t* to, const char* from,
                  char* out);
   void (*lines)(const Lines&, int how);
+  // The same for any type, of `size` bytes (up to 16): what is said of `combined` above is assigned, so the last one stays.
+  void (*assign_lines)(const Lines&, int64_t size, const char* from, char* out);
   // out[p] = the contraction (exact/order.h) of row a_row[p] of a and row b_row[p] of b; 0 where a_row[p] is negative.
   void (*dots)(int64_t count, int64_t width, const float* a, const int64_t* a_row, const float* b, const int64_t* b_row,
                float* out);

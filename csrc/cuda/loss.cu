@@ -2,6 +2,7 @@
 #include "../cpu/loss.h"
 
 #include "../exact/losses.h"
+#include "columns.h"
 #include "first.h"
 
 ES_NAMESPACE {
@@ -29,6 +30,12 @@ struct Misfits {
   }
 };
 
+struct TargetAt {
+  const int64_t* targets;
+  int64_t at, *out;
+  ES_FN void operator()(int64_t) const { *out = targets[at]; }
+};
+
 }
 ES_NAMESPACE_END
 
@@ -38,7 +45,9 @@ ES_NAMESPACE {
 static int64_t misfit(const Picks& p, int64_t* target) {
   const int64_t count = p.outer * p.inner, first = first_where(count, Misfits{p});
   if (first == count) return -1;
-  fetch(target, p.targets + first, sizeof(int64_t));
+  Memory found(sizeof(int64_t));
+  for_each(1, TargetAt{p.targets, first, found.as<int64_t>()});
+  fetch(target, found.as<int64_t>(), sizeof(int64_t));
   return first;
 }
 

@@ -163,14 +163,26 @@ static void assign_units(int64_t batches, int64_t count, int64_t bytes, int64_t 
             sorted, (const Unit*)from, (Unit*)out);
 }
 
+static void assign_sorted(int64_t batches, int64_t count, int64_t width, int64_t places, const ByPlace& sorted,
+                          const char* from, char* out) {
+  if (((uintptr_t)from | (uintptr_t)out | (uintptr_t)width) % 4 == 0)
+    assign_units<uint32_t>(batches, count, width, places, sorted, from, out);
+  else
+    assign_units<uint8_t>(batches, count, width, places, sorted, from, out);
+}
+
 static void assign(int64_t batches, int64_t count, int64_t width, int64_t places, const int64_t* to, const char* from,
                    char* out) {
   if (batches * count * width == 0) return;
   const Sorted sorted(count, (uint64_t)places, PlaceOf{to, places});
-  if (((uintptr_t)from | (uintptr_t)out | (uintptr_t)width) % 4 == 0)
-    assign_units<uint32_t>(batches, count, width, places, sorted.by_place, from, out);
-  else
-    assign_units<uint8_t>(batches, count, width, places, sorted.by_place, from, out);
+  assign_sorted(batches, count, width, places, sorted.by_place, from, out);
+}
+
+static void assign_lines(const Lines& l, int64_t size, const char* from, char* out) {
+  const int64_t count = l.outer * l.length * l.inner, cells = l.outer * l.outer_stride;
+  if (count == 0) return;
+  const Sorted sorted(count, (uint64_t)cells, CellOf{l});
+  assign_sorted(1, count, size, cells, sorted.by_place, from, out);
 }
 
 template <Combine how>
@@ -211,7 +223,7 @@ static bool in_range(const int64_t* index, int64_t count, int64_t lowest, int64_
   return first_where(count, Outside{index, lowest, (uint64_t)(end - lowest)}) >= count;
 }
 
-static const Scatter kTable = {rows, assign, lines, dots, number, in_range};
+static const Scatter kTable = {rows, assign, lines, assign_lines, dots, number, in_range};
 
 }
 ES_NAMESPACE_END

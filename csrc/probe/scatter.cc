@@ -60,6 +60,12 @@ ES_PROBE(scatter_lines, report) {
         report.say("scatter lines of " + std::to_string(length) + " inner " + std::to_string(inner) + " how " +
                        std::to_string(how),
                    out);
+        const int64_t size = how == 3 ? 2 : 4;
+        scatter().assign_lines({outer, length, inner, index.data(), nullptr, nullptr, rows * inner, inner}, size,
+                               (const char*)from.data(), (char*)out.data());
+        report.say("lines assigned of " + std::to_string(length) + " inner " + std::to_string(inner) + " size " +
+                       std::to_string(size) + " after " + std::to_string(how),
+                   out);
       }
 }
 

@@ -4,6 +4,7 @@
 #include <ATen/native/UnaryOps.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/randperm.h>
 
 #include "../cpu/random.h"
 #include "../exact/half.h"
@@ -207,10 +208,8 @@ ES_STUB(random_stub, &random);
 
 // PyTorch's own shuffle, on the host: its words are those of the CPU generator, one after the other.
 at::Tensor& randperm(int64_t n, MaybeGenerator generator, at::Tensor& out) {
-  at::Tensor host = out.is_cpu() ? out : at::empty({0}, out.options().device(at::kCPU));
-  original_result<at::Tensor>("randperm.generator_out", n, generator, host);
-  if (!host.is_same(out)) out.resize_({n}).copy_(host);
-  return out;
+  if (out.is_cpu()) return original_result<at::Tensor>("randperm.generator_out", n, generator, out), out;
+  return out.resize_({n}).copy_(at::randperm(n, generator, out.options().device(at::kCPU)));
 }
 
 // `out`, which was made for a contiguous twin of `like`, in the layout of `like`.

@@ -3,6 +3,7 @@
 // composed in another way, and of PyTorch's own CUDA kernels only those are used whose results have one value.
 #include <map>
 #include <memory>
+#include <set>
 
 #include "registry.h"
 
@@ -43,9 +44,11 @@ class Road final : public c10::OperatorKernel {
 
 std::unique_ptr<torch::Library> roads, above_autograd;
 
-// Operators, by their full names, that have a kernel for CPUs or for anything.
-void take_roads(const std::vector<std::string>& names) {
+// Operators, by their full names, that have a kernel for CPUs or for anything. `always`: also with integers alone, since
+// what they give is not determined by what they are.
+void take_roads(const std::vector<std::string>& names, const std::vector<std::string>& always) {
   if (roads) return;
+  std::set<std::string> ours_alone(always.begin(), always.end());
   roads = std::make_unique<torch::Library>(torch::Library::IMPL, "aten", DispatchKey::CUDA, kHere, 1);
   above_autograd = std::make_unique<torch::Library>(torch::Library::IMPL, "aten", DispatchKey::AutogradCUDA, kHere, 1);
   auto& dispatcher = c10::Dispatcher::singleton();
@@ -56,7 +59,7 @@ void take_roads(const std::vector<std::string>& names) {
     bool cpus = op.hasKernelForDispatchKey(DispatchKey::CPU);
     bool made = op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutogradNonFunctional) || !cpus;
     std::optional<c10::SafeKernelFunction> theirs;
-    if (op.hasComputedKernelForDispatchKey(DispatchKey::CUDA))
+    if (!ours_alone.count(full) && op.hasComputedKernelForDispatchKey(DispatchKey::CUDA))
       theirs = op.getComputedKernelForDispatchKey(DispatchKey::CUDA);
     auto kernel = op.getComputedKernelForDispatchKey(made ? kNobody : DispatchKey::CPU);
     auto put = [&](torch::Library& library) {
@@ -74,7 +77,7 @@ void leave_roads() {
 }
 
 TORCH_LIBRARY_FRAGMENT(easyscale, m) {
-  m.def("take_roads(str[] names) -> ()", &take_roads);
+  m.def("take_roads(str[] names, str[] always) -> ()", &take_roads);
   m.def("leave_roads() -> ()", &leave_roads);
 }
 

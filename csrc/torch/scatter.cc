@@ -1,4 +1,5 @@
-// scatter_add and scatter_reduce: values that meet are combined in row-major order of the index.
+// scatter, scatter_add and scatter_reduce: values that meet are combined in row-major order of the index, or the last one
+// stays.
 #include "scatter.h"
 
 #include <ATen/native/ReductionType.h>
@@ -26,36 +27,64 @@ bool same_for_all_lines(const at::Tensor& index, int64_t dim) {
   return true;
 }
 
+// What goes where: `target` is (outer, places, inner), `index` and `source` are (outer, length, inner); each of these but
+// places and length may be several dimensions.
+struct Spread {
+  at::Tensor target, source, index;
+  int64_t dim, outer = 1, inner = 1, length, places;
+
+  Spread(const at::Tensor& out, int64_t given_dim, const at::Tensor& where, const at::Tensor& from)
+      : target(out.dim() ? out : out.unsqueeze(0)),
+        source(from.dim() ? from : from.unsqueeze(0)),
+        index(where.dim() ? where : where.unsqueeze(0)),
+        dim(c10::maybe_wrap_dim(given_dim, target.dim())) {
+    for (int64_t d = 0; d < target.dim(); ++d) {
+      source = source.narrow(d, 0, index.size(d));
+      if (d != dim) target = target.narrow(d, 0, index.size(d));
+    }
+    length = index.size(dim), places = target.size(dim);
+    for (int64_t d = 0; d < dim; ++d) outer *= index.size(d);
+    for (int64_t d = dim + 1; d < index.dim(); ++d) inner *= index.size(d);
+  }
+};
+
 void scatter_into(const at::Tensor& out, int64_t dim, const at::Tensor& where, const at::Tensor& from, Combine how) {
   if (where.numel() == 0) return;
-  if (out.dim() == 0) return scatter_into(out.unsqueeze(0), 0, where.reshape({-1}), from.reshape({-1}), how);
-  dim = c10::maybe_wrap_dim(dim, out.dim());
-  at::Tensor target = out, source = from, index = where.dim() == 0 ? where.unsqueeze(0) : where;
-  if (source.dim() == 0) source = source.unsqueeze(0);
-  for (int64_t d = 0; d < out.dim(); ++d) {
-    source = source.narrow(d, 0, index.size(d));
-    if (d != dim) target = target.narrow(d, 0, index.size(d));
-  }
-  int64_t outer = 1, inner = 1, length = index.size(dim), places = target.size(dim);
-  for (int64_t d = 0; d < dim; ++d) outer *= index.size(d);
-  for (int64_t d = dim + 1; d < index.dim(); ++d) inner *= index.size(d);
-  Working working(target);
-  at::Tensor values = as_floats(source);
+  Spread s(out, dim, where, from);
+  Working working(s.target);
+  at::Tensor values = as_floats(s.source);
   const float* data = values.const_data_ptr<float>();
-  if (outer == 1 && same_for_all_lines(index, dim)) {
-    at::Tensor to = index;
-    for (int64_t d = 0; d < index.dim(); ++d)
-      if (d != dim) to = to.narrow(d, 0, 1);
+  if (s.outer == 1 && same_for_all_lines(s.index, s.dim)) {
+    at::Tensor to = s.index;
+    for (int64_t d = 0; d < to.dim(); ++d)
+      if (d != s.dim) to = to.narrow(d, 0, 1);
     to = as_index(to);
-    check_range(to, 0, places, "scatter");
-    return scatter().rows({1, length, inner, places, to.const_data_ptr<int64_t>(), nullptr, data, nullptr,
+    check_range(to, 0, s.places, "scatter");
+    return scatter().rows({1, s.length, s.inner, s.places, to.const_data_ptr<int64_t>(), nullptr, data, nullptr,
                            working.data()},
                           (int)how);
   }
-  index = as_index(index);
-  check_range(index, 0, places, "scatter");
-  scatter().lines({outer, length, inner, index.const_data_ptr<int64_t>(), data, working.data(), places * inner, inner},
+  at::Tensor index = as_index(s.index);
+  check_range(index, 0, s.places, "scatter");
+  scatter().lines({s.outer, s.length, s.inner, index.const_data_ptr<int64_t>(), data, working.data(),
+                   s.places * s.inner, s.inner},
                   (int)how);
+}
+
+// Of any type: the last one stays.
+void scatter_assign(const at::Tensor& self, int64_t dim, const at::Tensor& where, const at::Tensor& src) {
+  if (where.numel() == 0) return;
+  Spread s(self, dim, where, src);
+  at::Tensor values = s.source.contiguous(), to = s.target.contiguous(), index = as_index(s.index);
+  check_range(index, 0, s.places, "scatter");
+  scatter().assign_lines({s.outer, s.length, s.inner, index.const_data_ptr<int64_t>(), nullptr, nullptr,
+                          s.places * s.inner, s.inner},
+                         to.element_size(), (const char*)values.const_data_ptr(), (char*)to.mutable_data_ptr());
+  if (!to.is_same(s.target)) s.target.copy_(to);
+}
+
+void scatter_number(const at::Tensor& self, int64_t dim, const at::Tensor& index, const at::Scalar& value) {
+  scatter_assign(self, dim, index, at::full({}, value, self.options()).expand(index.sizes()));
 }
 
 void scatter_add(const at::Tensor& self, int64_t dim, const at::Tensor& index, const at::Tensor& src) {
@@ -110,6 +139,8 @@ void scatter_reduce_expanded(const at::Tensor& self, const at::Tensor& index, co
   at::Tensor(self).div_(count.clamp_(1));
 }
 
+ES_STUB(scatter_stub, &scatter_assign);
+ES_STUB(scatter_fill_stub, &scatter_number);
 ES_STUB(scatter_add_stub, &scatter_add);
 ES_STUB(scatter_add_expanded_index_stub, &scatter_add_expanded);
 ES_STUB(scatter_reduce_two_stub, &scatter_reduce);

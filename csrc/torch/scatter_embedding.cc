@@ -92,8 +92,8 @@ void check_rows(const at::Tensor& index, int64_t rows) {
               outside[0].item<int64_t>());
 }
 
-// What describes the bags is as ATen's CPU kernel gives it: without a bag for each position where a sum's gradient does
-// not need it, with sizes of 0 for sums, and, but for maxima, the sizes a second time.
+// What describes the bags is as ATen's CPU kernel gives it: with sizes of 0 for sums, and, but for maxima, the sizes a
+// second time. The bag of each position, which ATen makes for sums when their gradient needs it, is there for all.
 Four bags_by(const char* name, const at::Tensor& weight, const at::Tensor& indices, const at::Tensor& offsets,
              int64_t mode, const Optional& weights, bool last_offset, int64_t padding, bool for_gradients) {
   expect(weight, name);
@@ -123,9 +123,8 @@ Four bags_by(const char* name, const at::Tensor& weight, const at::Tensor& indic
     }
     maxima = sizes;
   }
-  bool unused = mode == kSum && padding < 0 && weight.stride(1) == 1 && (!is(weights) || weights->stride(0) == 1);
-  return {out.to(weight.scalar_type()), unused ? at::empty({0}, offsets.options().dtype(type)) : bag.to(type),
-          sizes.to(type), maxima.to(type, /*non_blocking=*/false, /*copy=*/true)};
+  return {out.to(weight.scalar_type()), bag.to(type), sizes.to(type),
+          maxima.to(type, /*non_blocking=*/false, /*copy=*/true)};
 }
 
 Four embedding_bag(const at::Tensor& weight, const at::Tensor& indices, const at::Tensor& offsets, bool, int64_t mode,

@@ -31,6 +31,7 @@ Device gpu_of(const T&) {
 }
 
 inline Device gpu_of(const at::TensorBase& x) { return x.defined() && x.is_cuda() ? Device(x.device()) : Device(); }
+inline Device gpu_of(const std::optional<c10::Device>& x) { return x && x->is_cuda() ? x : Device(); }
 inline Device gpu_of(const at::TensorIteratorBase& iter) {
   for (int i = 0; i < iter.ntensors(); ++i)
     if (iter.device(i).is_cuda()) return iter.device(i);

@@ -105,7 +105,8 @@ def enable(device: str = "cpu") -> None:
     _start(torch.device(device))
     ours.enable()
     if ours.has_devices():
-        ours.take_roads(_roads())
+        roads = _roads()
+        ours.take_roads(roads, [name for name in roads if coverage.base_name(name) in coverage.ROADS_OF_ALL])
         ours.take_casts(*casts())
     settle()
 
@@ -149,7 +150,10 @@ def settle() -> None:
     torch._C._set_mkldnn_enabled(False)  # noqa: SLF001 - it would be asked before the kernels that were replaced
     torch.backends.cuda.enable_flash_sdp(False)  # attention as its parts, which are exact, and the same everywhere
     torch.backends.cuda.enable_mem_efficient_sdp(False)
+    torch.backends.cuda.enable_cudnn_sdp(False)
     torch.backends.cudnn.enabled = False
+    # What is ours is deterministic without it; with it PyTorch composes some operators in another way, on GPUs only.
+    torch.use_deterministic_algorithms(False)
     torch.backends.mha.set_fastpath_enabled(False)
     torch.backends.opt_einsum.enabled = False  # else an order of products depends on what else is installed
     for (
@@ -168,6 +172,7 @@ def disable() -> None:
     torch._C._set_mkldnn_enabled(True)  # noqa: SLF001
     torch.backends.cuda.enable_flash_sdp(True)
     torch.backends.cuda.enable_mem_efficient_sdp(True)
+    torch.backends.cuda.enable_cudnn_sdp(True)
     torch.backends.cudnn.enabled = True
     torch.backends.mha.set_fastpath_enabled(True)
     torch.backends.opt_einsum.enabled = torch.backends.opt_einsum.is_available()

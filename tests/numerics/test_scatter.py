@@ -250,3 +250,20 @@ def test_other_types_are_refused(exact, add):
     add(x, i)
     with pytest.raises(RuntimeError, match="not exact"):
         add(x.double(), i)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.bool, torch.int16, torch.bfloat16, torch.float32, torch.float64, torch.complex128]
+)
+def test_of_what_is_scattered_to_one_place_the_last_stays_whatever_its_type(isa, threads, dtype):
+    generator = torch.Generator().manual_seed(1)
+    index = torch.randint(0, 5, (3, 200, 4), generator=generator)
+    x, src = (torch.randint(0, 2 if dtype == torch.bool else 99, (3, n, 4), generator=generator) for n in (9, 201))
+    x, src = x.to(dtype), src.to(dtype)
+    wanted, numbers = x.clone(), x.clone()
+    for i in np.ndindex(3, 200, 4):
+        wanted[i[0], index[i], i[2]] = src[i]
+        numbers[i[0], index[i], i[2]] = 1
+    assert torch.equal(x.scatter(1, index, src), wanted)
+    assert torch.equal(x.transpose(0, 2).scatter(1, index.transpose(0, 2), src.transpose(0, 2)), wanted.transpose(0, 2))
+    assert torch.equal(x.scatter(1, index, 1), numbers)

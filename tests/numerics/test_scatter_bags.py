@@ -92,7 +92,8 @@ def test_what_describes_bags_is_what_pytorch_says_and_so_are_maxima(mode, last, 
             stock = operator(*arguments)
             with library.exact():
                 ours = operator(*arguments)
-            for mine, theirs in zip(ours[0 if mode == 2 else 1 :], stock[0 if mode == 2 else 1 :], strict=True):
+            first = 0 if mode == 2 else 1 if len(stock[1]) else 2  # PyTorch leaves out the bags of some sums
+            for mine, theirs in zip(ours[first:], stock[first:], strict=True):
                 assert mine.dtype == theirs.dtype
                 assert mine.shape == theirs.shape
                 assert torch.equal(mine.nan_to_num(), theirs.nan_to_num())
