@@ -51,6 +51,8 @@ def configure(threads: int, numerics: str = "native", device: str = "cpu") -> No
     with contextlib.suppress(RuntimeError):
         torch.set_num_interop_threads(1)
     check_device(device)
+    if exact and device == "cpu" and not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # no kernels are started for GPUs: code that looks for one finds none
     if torch.device(device).type == "cuda":
         torch.cuda.set_device(torch.device(device).index or 0)
     if exact:
