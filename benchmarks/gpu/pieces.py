@@ -1,0 +1,88 @@
+"""Exact processes beside each other, each with a piece of the work: one of tests/numerics' modules, on one device.
+
+As a program: `python -m gpu.pieces OPTIONS DEVICE MODULE ARGUMENTS...` prints what the module's `main` gives, as JSON.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from . import device
+from .checks import Options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Work for one process.
+
+    Args:
+        device: `cpu` or `cuda`. module: of tests/numerics. arguments: of its `main`.
+    """
+
+    device: str
+    module: str
+    arguments: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Of a piece: the last that its process said."""
+
+    said: str
+
+
+def run(pieces: Sequence[Piece], options: Options) -> Iterator[tuple[Piece, Any]]:
+    """Run them all, some at a time. What one gives comes in their order; a piece that fails gives a Failure."""
+    deadline = time.monotonic() + options.seconds
+    with ThreadPoolExecutor(max(1, options.jobs)) as pool:
+        yield from zip(pieces, pool.map(lambda piece: _run(piece, options, deadline), pieces), strict=True)
+
+
+def _run(piece: Piece, options: Options, deadline: float) -> Any:
+    command = [sys.executable, "-m", "gpu.pieces", options.as_text(), piece.device, piece.module, *piece.arguments]
+    # Without a seed of hashes, op_db gives its inputs in another order each time.
+    env = os.environ | {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
+    try:
+        left = max(0.1, deadline - time.monotonic())
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=left)
+    except subprocess.TimeoutExpired:
+        return Failure("out of time")
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        return Failure(lines[-1][:300])
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def main() -> None:
+    """See above."""
+    text, where, module, *arguments = sys.argv[1:]
+    if where == "cuda":
+        device.appear(Options(**json.loads(text)))
+    import torch
+
+    if where == "cuda":
+        device.begin_exact()
+    else:
+        from easyscale.pipeline import determinism
+        from easyscale.pipeline.numerics import strict
+
+        determinism.configure(1)
+        strict.begin()
+    with torch.device(where):
+        found = importlib.import_module(f"numerics.{module}").main(*arguments)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
