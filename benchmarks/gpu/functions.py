@@ -49,7 +49,7 @@ def functions() -> dict[str, Callable[[torch.Tensor], torch.Tensor]]:
         "log_sigmoid": F.logsigmoid,
         "mish": F.mish,
         "softplus": lambda x: F.softplus(x, beta=0.25, threshold=0.75),
-        "elu": lambda x: aten.elu(x, 0.25, 0.75, 1.0),
+        "elu": lambda x: aten.elu(x, 1 / 3, 0.75, 1.0),  # of which the product is 0.25
         "gelu": F.gelu,
         "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
         "hardsigmoid": F.hardsigmoid,
