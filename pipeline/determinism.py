@@ -31,16 +31,17 @@ THREADS = "EASYSCALE_THREADS"
 """The environment variable by which a worker has other threads than the job says; for exact numerics only."""
 
 
-def configure(threads: int, numerics: str = "native") -> None:
+def configure(threads: int, numerics: str = "native", device: str = "cpu") -> None:
     """Make this process deterministic; to be called before the first kernel runs and before CUDA is initialised.
 
     Args:
         threads: intra-op CPU threads. In native numerics sums over large tensors depend on it.
         numerics: as in the job's specification. `exact` makes this process exact and strict, for good.
+        device: `cpu`, `cuda` or `cuda:<index>`: what this process computes on, and what `cuda` means to its code.
 
     Raises:
         BuildError: the exact kernels cannot be built.
-        DeviceError: an environment variable asks for what this device lacks.
+        DeviceError: an environment variable asks for what this device lacks, or it cannot be used: see `check_device`.
     """
     exact = numerics == "exact"
     # cuBLAS uses several workspaces, and with them several algorithms, unless told not to. Not setdefault: the other
@@ -61,10 +62,13 @@ def configure(threads: int, numerics: str = "native") -> None:
     # Too late once parallel work has started, and then without harm: no kernel's bits depend on it.
     with contextlib.suppress(RuntimeError):
         torch.set_num_interop_threads(1)
+    check_device(device)
+    if torch.device(device).type == "cuda":
+        torch.cuda.set_device(torch.device(device).index or 0)
     if exact:
         from .numerics import strict
 
-        strict.begin()
+        strict.begin(device)
 
 
 def _threads(default: int) -> int:
@@ -74,16 +78,14 @@ def _threads(default: int) -> int:
     raise DeviceError(f"{THREADS}={shown(text)}: it must be a number from 1 to {BOUNDS['threads'][1]:.0f}")
 
 
-def check_device(device: str, numerics: str = "native") -> None:
-    """Refuse a device that this PyTorch, or these numerics, cannot use.
+def check_device(device: str) -> None:
+    """Refuse a device that this PyTorch cannot use.
 
     Raises:
         DeviceError: says which and why.
     """
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
         raise DeviceError(f"device {device!r}: PyTorch {torch.__version__} finds no CUDA here")
-    if torch.device(device).type != "cpu" and numerics == "exact":
-        raise DeviceError(f"device {device!r}: there are exact kernels for CPUs only; start a worker with --device cpu")
 
 
 def versions() -> dict[str, str]:

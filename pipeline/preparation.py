@@ -62,12 +62,11 @@ def configure(spec: JobSpec, device: str) -> None:
     from . import determinism
 
     try:
-        determinism.configure(spec.threads, spec.numerics)
+        determinism.configure(spec.threads, spec.numerics, device)
     except DeviceError:
         raise
     except EasyScaleError as error:
         raise DeviceError(f"this worker cannot run a job with exact numerics: {error}") from error
-    determinism.check_device(device, spec.numerics)
 
 
 def load_build(folder: Path, entry: str) -> Callable[[], Training]:

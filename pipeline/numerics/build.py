@@ -175,10 +175,18 @@ def cuda_units(flags: tuple[str, ...] = ()) -> list[Unit]:
     """The compilations of `csrc/cuda` by a C++ compiler, which needs nothing else.
 
     Args:
-        flags: of the compiler, beside ours.
+        flags: of the compiler, beside ours. Nothing that is looked for at run time: what runs on no GPU runs on this
+            machine's processor alone, see `processor_flags`.
     """
     mine = (*MATH, "-O2", "-DES_ISA=cuda", "-Wno-unknown-pragmas", *flags, "-x", "c++")
     return [Unit(source, mine) for source in sorted((SOURCES / "cuda").glob("*.c[cu]"))]
+
+
+def processor_flags() -> tuple[str, ...]:
+    """What the processor that stands in for a GPU can do itself, and would else be a call for every product."""
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return ()
+    return ("-mfma",) if " fma " in Path("/proc/cpuinfo").read_text() else ()
 
 
 def torch_units(*, cuda: bool = False) -> list[Unit]:
@@ -315,4 +323,7 @@ def library(say: Callable[[str], None] | None = None, *, cuda: bool | None = Non
 
 
 def _units(*, cuda: bool) -> list[Unit]:
-    return kernel_units(isas()) + torch_units(cuda=cuda) + (cuda_units() if cuda else [])
+    import torch
+
+    units = kernel_units(isas()) + torch_units(cuda=cuda)
+    return units + cuda_units(processor_flags() if torch.version.cuda is None else ()) if cuda else units

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 import torch
+from torch.optim import optimizer, swa_utils
+from torch.utils._foreach_utils import _get_foreach_kernels_supported_devices
 
 from ...errors import DeviceError
 from . import build, coverage
@@ -28,6 +30,8 @@ REFUSED = "easyscale: not exact: "
 
 ISA = "EASYSCALE_ISA"
 """Environment variable: the instruction set of our kernels, for tests and diagnosis. It never reaches the bits."""
+
+_OPTIMIZERS = (optimizer, swa_utils)
 
 
 @cache
@@ -68,14 +72,32 @@ def use_isa(isa: str = "") -> None:
         raise DeviceError(f"{ISA}={isa}: {str(error).splitlines()[0]}") from None
 
 
-def enable() -> None:
-    """Every operator that has an exact kernel is exact from now on."""
+def enable(device: str = "cpu") -> None:
+    """Every operator that has an exact kernel is exact from now on.
+
+    Args:
+        device: `cpu`, or a GPU that is there: then kernels for it are made, if need be.
+
+    Raises:
+        BuildError: they cannot be.
+        DeviceError: there are none for this GPU.
+    """
     ours = load()
+    _start(torch.device(device))
     ours.enable()
     if ours.has_devices():
         roads = _roads()
         ours.take_roads(roads, [name for name in roads if coverage.base_name(name) in coverage.ROADS_OF_ALL])
     settle()
+
+
+def _start(device: torch.device) -> None:
+    """Have kernels run on this device. Without CUDA in PyTorch there is none; what is in its place runs them itself."""
+    if device.type == "cpu" or torch.version.cuda is None:
+        return
+    from . import cuda
+
+    cuda.start(load(), torch.cuda.current_device() if device.index is None else device.index, _tell)
 
 
 def _roads() -> list[str]:
@@ -98,6 +120,8 @@ def settle() -> None:
     torch.backends.cudnn.enabled = False
     torch.backends.mha.set_fastpath_enabled(False)
     torch.backends.opt_einsum.enabled = False  # else an order of products depends on what else is installed
+    for module in _OPTIMIZERS:  # by default they do their steps in another way, which rounds otherwise, on these devices
+        module._get_foreach_kernels_supported_devices = list  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 def disable() -> None:
@@ -112,6 +136,8 @@ def disable() -> None:
     torch.backends.cudnn.enabled = True
     torch.backends.mha.set_fastpath_enabled(True)
     torch.backends.opt_einsum.enabled = torch.backends.opt_einsum.is_available()
+    for module in _OPTIMIZERS:
+        module._get_foreach_kernels_supported_devices = _get_foreach_kernels_supported_devices  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 @contextmanager

@@ -41,14 +41,17 @@ _loaded: list[tuple[int, ...]] = []
 _undo: list[Callable[[], None]] = []
 
 
-def begin() -> None:
+def begin(device: str = "cpu") -> None:
     """Make this process exact, and refuse the rest.
+
+    Args:
+        device: see `library.enable`.
 
     Raises:
         BuildError: the kernels cannot be built.
-        DeviceError: EASYSCALE_ISA names an instruction set that is not here.
+        DeviceError: EASYSCALE_ISA names an instruction set that is not here, or there are no kernels for this GPU.
     """
-    library.enable()
+    library.enable(device)
     scalars.install()
     _refuse_inductor()
     _torchs.update(name.partition("::")[0] for name in _names())
