@@ -68,7 +68,8 @@ def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
 def accuracy(model: nn.Module) -> dict[str, float]:
     """Share of the held-out scans that are recognised."""
     held_out = Digits(train=False)
-    right = model(held_out.images).argmax(dim=1) == held_out.labels
+    device = next(model.parameters()).device
+    right = model(held_out.images.to(device)).argmax(dim=1) == held_out.labels.to(device)
     return {"accuracy": right.float().mean().item()}
 
 

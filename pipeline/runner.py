@@ -133,7 +133,7 @@ class Runner:
         about = About(message.job, message.spec, message.code, spec.ests, parts)
         probe = self._probe()
         laps.end("probe")
-        log.info("runner.prepared", job=message.job, **laps.seconds)
+        log.info("runner.prepared", job=message.job, device=self._env.device, **laps.seconds)
         self._committer = Committer(store, about, self._snapshot, self._channel.say)
         self._channel.on_answer = self._committer.answer
         address = self._listen()

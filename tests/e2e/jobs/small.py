@@ -63,7 +63,7 @@ class Seen:
         self.ids = torch.empty(0, dtype=torch.int64)
 
     def add(self, ids: Tensor) -> None:
-        self.ids = torch.cat([self.ids, ids])
+        self.ids = torch.cat([self.ids, ids.cpu()])
 
     def state_dict(self) -> dict[str, Tensor]:
         return {"ids": self.ids}
@@ -125,7 +125,7 @@ def build() -> es.Training:
         return functional.cross_entropy(model(images), labels)
 
     def weight_sum(model: nn.Module) -> float:
-        return float(sum(parameter.double().sum() for parameter in model.parameters()))
+        return sum(float(parameter.double().sum()) for parameter in model.parameters())
 
     return es.Training(
         model=model,
