@@ -58,7 +58,7 @@ class Options:
     """Of all parts.
 
     Args:
-        device: `cuda`, or `stand-in`: see tests/numerics/stand_in.py. quick: leave out what takes minutes.
+        device: `cuda`, or `stand-in`: see tests/numerics/stand_in.py; both are `cuda:0` to PyTorch. quick: leave out what takes minutes.
         tiny: of everything just enough for the parts' own code to run, for tests. jobs: processes at a time.
         arch: of the machine code; empty: the GPU's. seconds: that the part has.
     """

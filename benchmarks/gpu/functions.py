@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import device
 from .checks import Check, Outcome, Planned
 
 if TYPE_CHECKING:
@@ -83,8 +82,9 @@ def plan(options: Options) -> list[Planned]:
 
 def run(options: Options, tell: Teller) -> None:
     """Hash each function."""
-    device.appear(options)
-    device.begin_exact()
+    from easyscale.pipeline import determinism
+
+    determinism.configure(1, "exact", "cuda")
     all_functions = functions()
     count, step = (1 << 24, 257) if kind(options) == "sample" else (1 << 32, 1)
     for name, recorded in chosen(options).items():

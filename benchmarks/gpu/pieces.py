@@ -1,6 +1,6 @@
 """Exact processes beside each other, each with a piece of the work: one of tests/numerics' modules, on one device.
 
-As a program: `python -m gpu.pieces OPTIONS DEVICE MODULE ARGUMENTS...` prints what the module's `main` gives, as JSON.
+As a program: `python -m gpu.pieces DEVICE MODULE ARGUMENTS...` prints what the module's `main` gives, as JSON.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from . import device
-from .checks import Options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from .checks import Options
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,11 @@ def run(pieces: Sequence[Piece], options: Options) -> Iterator[tuple[Piece, Any]
     """Run them all, some at a time. What one gives comes in their order; a piece that fails gives a Failure."""
     deadline = time.monotonic() + options.seconds
     with ThreadPoolExecutor(max(1, options.jobs)) as pool:
-        yield from zip(pieces, pool.map(lambda piece: _run(piece, options, deadline), pieces), strict=True)
+        yield from zip(pieces, pool.map(lambda piece: _run(piece, deadline), pieces), strict=True)
 
 
-def _run(piece: Piece, options: Options, deadline: float) -> Any:
-    command = [sys.executable, "-m", "gpu.pieces", options.as_text(), piece.device, piece.module, *piece.arguments]
+def _run(piece: Piece, deadline: float) -> Any:
+    command = [sys.executable, "-m", "gpu.pieces", piece.device, piece.module, *piece.arguments]
     # Without a seed of hashes, op_db gives its inputs in another order each time.
     env = os.environ | {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
     try:
@@ -66,19 +66,11 @@ def _run(piece: Piece, options: Options, deadline: float) -> Any:
 
 def main() -> None:
     """See above."""
-    text, where, module, *arguments = sys.argv[1:]
-    if where == "cuda":
-        device.appear(Options(**json.loads(text)))
+    where, module, *arguments = sys.argv[1:]
     import torch
+    from easyscale.pipeline import determinism
 
-    if where == "cuda":
-        device.begin_exact()
-    else:
-        from easyscale.pipeline import determinism
-        from easyscale.pipeline.numerics import strict
-
-        determinism.configure(1)
-        strict.begin()
+    determinism.configure(1, "exact", where)
     with torch.device(where):
         found = importlib.import_module(f"numerics.{module}").main(*arguments)
     print(json.dumps(found))
