@@ -73,7 +73,7 @@ ES_FN float geometric_of(uint32_t word, float scale) {
 ES_FN bool bernoulli_of(uint32_t word, double p) { return (double)word * 0x1p-32 < p; }
 
 ES_FN bool is_probability(double p) { return p >= 0 && p <= 1; }
-ES_FN bool is_weight(double w) { return w >= 0 && w < __builtin_inf(); }
+ES_FN bool is_weight(double w) { return w >= 0 && w < kInfinity; }
 
 // An index below `width`, each as often as its weight says. `upto` holds the sums of the weights up to each.
 ES_FN int64_t choice_of(uint64_t words, const double* upto, int64_t width) {
