@@ -3,12 +3,13 @@
     python benchmarks/gpu_check.py [--quick] [--only PART...] [--minutes 8] [--json FILE]
     python benchmarks/gpu_check.py --dry-run [--arch sm_90 ...] [--stand-in]
 
-Builds everything, compares the GPU's bits with hashes that CPUs gave, which are in the repository, and with this machine's
-CPU; runs whole jobs; and times kernels and training steps against stock PyTorch. Prints a table and writes it as JSON.
-Each part is a process of its own with a share of the time: what it has not looked at by then is told, and the rest goes on.
+Builds everything, compares the GPU's bits with hashes that CPUs gave, which are in the repository, and with this
+machine's CPU; runs whole jobs; and times kernels and training steps against stock PyTorch. Prints a table and writes it
+as JSON. Each part is a process of its own with a share of the time: what it has not looked at by then is told, and the
+rest goes on.
 
-Without a GPU, `--dry-run` builds all that a GPU would need and lists what would be looked at; `--stand-in` also runs a little
-of everything on the stand-in that tests have (csrc/standin), which shows that this program works, and says nothing of speed.
+Without a GPU, `--dry-run` builds all that a GPU would need and lists what would be looked at. `--stand-in` also runs a
+little of everything on the stand-in that tests have (csrc/standin): it shows that this program works, and no speed.
 
 Exit code: 0; 1 if a hash differs or a check fails; 2 if it cannot be run here, or for wrong arguments.
 """
@@ -34,7 +35,9 @@ WIDTH = 30
 
 def ready() -> None:
     """Let this process and its children find our modules, also where nothing of ours is installed."""
-    paths = [str(ROOT / "tests"), str(ROOT / "benchmarks")]  # in this order: both have a `numerics`
+    if sys.path[0] == str(ROOT / "benchmarks"):  # which has another `numerics` than tests have
+        del sys.path[0]
+    paths = [str(ROOT / "tests")]
     if find_spec("easyscale") is None:
         home = tempfile.mkdtemp(prefix="easyscale-")
         Path(home, "easyscale").symlink_to(ROOT)
@@ -74,7 +77,7 @@ class Table:
 
     def run(self, name: str, options) -> None:
         """Run a part."""
-        from gpu import parts
+        from easyscale.benchmarks.gpu import parts
 
         began = time.monotonic()
         found = []
@@ -84,7 +87,9 @@ class Table:
         seconds = time.monotonic() - began
         counts = Counter(check.outcome.value for check in found)
         said = ", ".join(f"{count} {outcome}" for outcome, count in counts.items()) or "nothing"
-        print(f"| {name:11} | {parts.PARTS[name].title:{WIDTH}} | {'in all':11} | {said}; {seconds:.0f} s |", flush=True)
+        print(
+            f"| {name:11} | {parts.PARTS[name].title:{WIDTH}} | {'in all':11} | {said}; {seconds:.0f} s |", flush=True
+        )
         self.parts[name] = {"seconds": round(seconds, 1), "checks": [asdict(check) for check in found]}
 
     def outcomes(self) -> Counter:
@@ -94,7 +99,7 @@ class Table:
 
 def parse() -> argparse.Namespace:
     """The command line."""
-    from gpu.parts import MINUTES, PARTS
+    from easyscale.benchmarks.gpu.parts import MINUTES, PARTS
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", choices=PARTS, metavar="PART", help=f"of {', '.join(PARTS)}")
@@ -102,7 +107,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=round(MINUTES, 1), help="for all parts together")
     parser.add_argument("--json", type=Path, metavar="FILE", help="gpu_check.json by default; of a dry run none")
     parser.add_argument("--dry-run", action="store_true", help="needs no GPU: build, and list what would be looked at")
-    parser.add_argument("--arch", nargs="+", default=[], help="of a dry run: sm_90 ...; all that NVRTC knows by default")
+    parser.add_argument(
+        "--arch", nargs="+", default=[], help="of a dry run: sm_90 ...; all that NVRTC knows by default"
+    )
     parser.add_argument("--stand-in", action="store_true", help="of a dry run: a little of everything on the stand-in")
     given = parser.parse_args()
     if (given.arch or given.stand_in) and not given.dry_run:
@@ -114,7 +121,7 @@ def parse() -> argparse.Namespace:
 
 def chosen(given: argparse.Namespace) -> list[str]:
     """The parts that are asked for; whatever they are, building comes first."""
-    from gpu.parts import PARTS
+    from easyscale.benchmarks.gpu.parts import PARTS
 
     asked = given.only or [name for name in PARTS if not (given.quick and name == "operators")]
     return [name for name in PARTS if name in asked or name == "environment"]
@@ -122,7 +129,7 @@ def chosen(given: argparse.Namespace) -> list[str]:
 
 def options_of(given: argparse.Namespace, **more):
     """For the parts."""
-    from gpu.checks import Options
+    from easyscale.benchmarks.gpu.checks import Options
 
     return Options(quick=given.quick, jobs=len(os.sched_getaffinity(0)), **more)
 
@@ -131,8 +138,8 @@ def dry_run(given: argparse.Namespace) -> None:
     """Build all, and say what would be looked at."""
     from easyscale.errors import UserError
     from easyscale.pipeline.numerics import cuda
-    from gpu import environment
-    from gpu.parts import PARTS
+    from easyscale.benchmarks.gpu import environment
+    from easyscale.benchmarks.gpu.parts import PARTS
 
     began = time.monotonic()
     try:
@@ -150,7 +157,7 @@ def dry_run(given: argparse.Namespace) -> None:
 
 def every_part(given: argparse.Namespace, table: Table, **more) -> None:
     """Run those asked for. What one leaves of its time is for those that follow."""
-    from gpu.parts import MINUTES, PARTS
+    from easyscale.benchmarks.gpu.parts import MINUTES, PARTS
 
     left = 0.0
     for name in chosen(given):
@@ -162,7 +169,7 @@ def every_part(given: argparse.Namespace, table: Table, **more) -> None:
 
 def finish(given: argparse.Namespace, table: Table, minutes: float) -> int:
     """The last lines, the file and the exit code."""
-    from gpu.checks import WRONG
+    from easyscale.benchmarks.gpu.checks import WRONG
 
     outcomes = table.outcomes()
     print(f"\n{', '.join(f'{count} {outcome}' for outcome, count in outcomes.items())}; {minutes:.1f} minutes")

@@ -1,4 +1,4 @@
-"""One part in a process of its own: `python -m gpu PART OPTIONS FILE`."""
+"""One part in a process of its own: `python -m easyscale.benchmarks.gpu PART OPTIONS FILE`."""
 
 from __future__ import annotations
 

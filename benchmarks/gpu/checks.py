@@ -7,11 +7,11 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 class Outcome(StrEnum):
@@ -58,16 +58,15 @@ class Options:
     """Of all parts.
 
     Args:
-        device: `cuda`, or `stand-in`: see tests/numerics/stand_in.py; both are `cuda:0` to PyTorch. quick: leave out what takes minutes.
-        tiny: of everything just enough for the parts' own code to run, for tests. jobs: processes at a time.
-        arch: of the machine code; empty: the GPU's. seconds: that the part has.
+        device: `cuda`, or `stand-in`: see tests/numerics/stand_in.py; both are `cuda:0` to PyTorch.
+        quick: leave out what takes long. tiny: of everything just enough for the parts' own code to run, for tests.
+        jobs: processes at a time. seconds: that the part has.
     """
 
     device: str = "cuda"
     quick: bool = False
     tiny: bool = False
     jobs: int = 1
-    arch: str = ""
     seconds: float = 60.0
 
     def as_text(self) -> str:
@@ -91,6 +90,7 @@ class Teller:
         self._path = path
 
     def __call__(self, check: Check) -> None:
+        """Put it there."""
         with self._path.open("a") as file:
             file.write(json.dumps(asdict(check)) + "\n")
 

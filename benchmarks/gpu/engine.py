@@ -1,5 +1,5 @@
-"""Part 4: whole jobs. Exact, on a GPU and a CPU at once, to the state of the CPU alone; native, on one GPU, to one state for
-any number of processes.
+"""Part 4: whole jobs. Exact, on a GPU and a CPU at once, to the state of the CPU alone; native, on one GPU, to one
+state for any number of processes.
 """
 
 from __future__ import annotations
@@ -114,7 +114,9 @@ def run(options: Options, tell: Teller) -> None:
         first: str | None = None
         for workers in _native(options):
             name = f"native, {workers} processes with {ESTS // workers} ESTs on one GPU"
-            found = _digest(name, tell, lambda workers=workers: place.run(f"native-{workers}", "native", "cuda:0", workers))
+            found = _digest(
+                name, tell, lambda workers=workers: place.run(f"native-{workers}", "native", "cuda:0", workers)
+            )
             if found is not None and first is not None:
                 tell.compare(name, found, first)
             elif found is not None:

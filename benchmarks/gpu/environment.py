@@ -39,7 +39,7 @@ def run(options: Options, tell: Teller) -> None:
 
     timed("library", lambda: build.library(_show, cuda=True).name)
     if torch.version.cuda is not None:
-        arch = options.arch or cuda.architecture_of(torch.cuda.get_device_capability(0))
+        arch = cuda.architecture_of(torch.cuda.get_device_capability(0))
         timed("machine code", lambda: machine_code([arch]))
     timed("probe", lambda: probe.with_cuda().name)
     timed("probe of the CPU", lambda: probe.program(build.isas(), build.compiler()).name)

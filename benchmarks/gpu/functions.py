@@ -1,7 +1,7 @@
 """Part 2, too: every function of one number on all 2^32 of them, against the hashes in tests/numerics/exhaustive.json.
 
-What csrc/exhaustive does on a CPU, with PyTorch's operators on the GPU: the hash of a lane, h = h * prime + word, is a sum
-of words times powers of the prime, in integers, so its order is free.
+What csrc/exhaustive does on a CPU, with PyTorch's operators on the GPU: the hash of a lane, h = h * prime + word, is a
+sum of words times powers of the prime, in integers, so its order is free.
 """
 
 from __future__ import annotations

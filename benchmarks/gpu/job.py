@@ -1,4 +1,4 @@
-"""The job that the engine is checked with: a small convolutional net on made-up images; easyscale run benchmarks/gpu/job.py.
+"""The job that the engine is checked with: a small convolutional net on made-up images.
 
 Batch norm, dropout, augmentation, momentum, clipping and a schedule: what usually makes a run depend on its machines.
 """

@@ -43,7 +43,7 @@ def run(options: Options, tell: Teller) -> None:
     with tempfile.TemporaryDirectory() as folder:
         command = [str(program), "cuda"]
         if options.on_gpu:
-            command = [str(program), "gpu", str(_manifest(program, Path(folder), options))]
+            command = [str(program), "gpu", str(_manifest(program, Path(folder)))]
         deadline = time.monotonic() + options.seconds
         while families:
             text, problem = _output([*command, *families], deadline - time.monotonic())
@@ -66,13 +66,13 @@ def run(options: Options, tell: Teller) -> None:
                 break
 
 
-def _manifest(program: Path, folder: Path, options: Options) -> Path:
+def _manifest(program: Path, folder: Path) -> Path:
     """The kernels of the probe for the GPU of this machine: see csrc/probe/gpu.h."""
     from easyscale.pipeline.numerics import cuda
     from numerics import probe
 
     kernels = [cuda.kernel(line) for line in probe.output([str(program), "kernels"]).splitlines()]
-    arch = options.arch or cuda.architecture_of(capability())
+    arch = cuda.architecture_of(capability())
     path = folder / "manifest"
     path.write_text(manifest(cuda.cubins(kernels, [arch])))
     return path

@@ -1,4 +1,4 @@
-"""Part 3, too: models of other people, trained for 20 steps on the GPU, against the digests in tests/numerics/models.json."""
+"""Part 3, too: models trained for 20 steps on the GPU, against the digests in tests/numerics/models.json."""
 
 from __future__ import annotations
 

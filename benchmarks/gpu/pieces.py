@@ -1,6 +1,6 @@
 """Exact processes beside each other, each with a piece of the work: one of tests/numerics' modules, on one device.
 
-As a program: `python -m gpu.pieces DEVICE MODULE ARGUMENTS...` prints what the module's `main` gives, as JSON.
+As a program: `python -m easyscale.benchmarks.gpu.pieces DEVICE MODULE ARGUMENTS...` prints what the module's `main` gives, as JSON.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -50,7 +49,7 @@ def run(pieces: Sequence[Piece], options: Options) -> Iterator[tuple[Piece, Any]
 
 
 def _run(piece: Piece, deadline: float) -> Any:
-    command = [sys.executable, "-m", "gpu.pieces", piece.device, piece.module, *piece.arguments]
+    command = [sys.executable, "-m", "easyscale.benchmarks.gpu.pieces", piece.device, piece.module, *piece.arguments]
     # Without a seed of hashes, op_db gives its inputs in another order each time.
     env = os.environ | {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
     try:

@@ -1,7 +1,7 @@
 """Part 5: exact kernels against stock PyTorch (cuBLAS and cuDNN in fp32, TF32 off), on the GPU, in one process.
 
-All rows of a table take turns, stock and exact; printed is the median of the ratios of their times, above 1 when exact is
-faster, and for each table the geometric mean of the rows that its target is about.
+All rows of a table take turns, stock and exact; printed is the median of the ratios of their times, above 1 when exact
+is faster, and for each table the geometric mean of the rows that its target is about.
 """
 
 from __future__ import annotations
