@@ -136,10 +136,10 @@ def options_of(given: argparse.Namespace, **more):
 
 def dry_run(given: argparse.Namespace) -> None:
     """Build all, and say what would be looked at."""
-    from easyscale.errors import UserError
-    from easyscale.pipeline.numerics import cuda
     from easyscale.benchmarks.gpu import environment
     from easyscale.benchmarks.gpu.parts import PARTS
+    from easyscale.errors import UserError
+    from easyscale.pipeline.numerics import cuda
 
     began = time.monotonic()
     try:

@@ -20,7 +20,7 @@ def _parts(options: Options) -> tuple[range, int]:
     """Which parts of the table, and of how many."""
     if options.tiny:
         return range(7, 8), 150
-    parts = max(2, min(16, options.jobs))
+    parts = max(2, min(8, options.jobs))
     return range(parts), parts
 
 

@@ -41,14 +41,14 @@ def _speed(table: str, title: str, minutes: float) -> Part:
 
 
 PARTS = {
-    "environment": Part("what is here, and building", 1.7, environment.plan, environment.run),
-    "kernels": Part("kernels, against hashes of CPUs", 0.4, kernels.plan, kernels.run),
-    "functions": Part("functions of one number, on all of them", 0.5, functions.plan, functions.run),
-    "operators": Part("PyTorch's table of operators, against the CPU", 1.3, operators.plan, operators.run),
-    "models": Part("trained models, against digests of CPUs", 0.8, models.plan, models.run),
-    "engine": Part("jobs: exact on GPU and CPU, native elastic", 1.1, engine.plan, engine.run),
+    "environment": Part("what is here, and building", 2.4, environment.plan, environment.run),
+    "kernels": Part("kernels, against hashes of CPUs", 0.3, kernels.plan, kernels.run),
+    "functions": Part("functions of one number, on all of them", 0.4, functions.plan, functions.run),
+    "operators": Part("PyTorch's table of operators, against the CPU", 1.2, operators.plan, operators.run),
+    "models": Part("trained models, against digests of CPUs", 0.6, models.plan, models.run),
+    "engine": Part("jobs: exact on GPU and CPU, native elastic", 1.0, engine.plan, engine.run),
     "gemm": _speed("gemm", "products, against cuBLAS", 0.4),
-    "conv": _speed("conv", "convolutions, against cuDNN", 0.7),
+    "conv": _speed("conv", "convolutions, against cuDNN", 0.6),
     "memory": _speed("memory", "memory-bound kernels, against stock", 0.5),
     "steps": _speed("steps", "training steps, against stock", 0.6),
 }

@@ -1,6 +1,7 @@
 """Exact processes beside each other, each with a piece of the work: one of tests/numerics' modules, on one device.
 
-As a program: `python -m easyscale.benchmarks.gpu.pieces DEVICE MODULE ARGUMENTS...` prints what the module's `main` gives, as JSON.
+As a program it prints what the module's `main` gives, as JSON: `python -m easyscale.benchmarks.gpu.pieces DEVICE MODULE
+ARGUMENTS...`.
 """
 
 from __future__ import annotations
