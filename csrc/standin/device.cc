@@ -8,7 +8,8 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/native/Copy.h>
-#include <ATen/native/Normalization.h>
+#include <ATen/native/BinaryOps.h>
+#include <ATen/native/UnaryOps.h>
 #include <ATen/native/TensorCompare.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
@@ -86,7 +87,11 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 Guard guard;
 c10::impl::DeviceGuardImplRegistrar guard_registered(c10::kCUDA, &guard);
 
-// A generator of the device's, which nobody needs: exact mode draws from the CPU's.
+// A generator of the device's, to be refused: exact mode draws from the CPU's.
+struct Generator final : at::CPUGeneratorImpl {
+  Generator() { device_ = kDevice; }
+};
+
 struct Hooks final : at::CUDAHooksInterface {
   void init() const override {}
   bool hasCUDA() const override { return true; }
@@ -100,6 +105,7 @@ struct Hooks final : at::CUDAHooksInterface {
   DeviceIndex exchangeDevice(DeviceIndex) const override { return 0; }
   DeviceIndex maybeExchangeDevice(DeviceIndex) const override { return 0; }
   int getNumGPUs() const override { return 1; }
+  at::Generator getNewGenerator(DeviceIndex) const override { return at::make_generator<Generator>(); }
   Device getDeviceFromPtr(void*) const override { return kDevice; }
   void deviceSynchronize(DeviceIndex) const override {}
   at::Allocator* getPinnedMemoryAllocator() const override { return c10::GetAllocator(c10::kCPU); }
@@ -239,7 +245,6 @@ template <class S, class F = typename S::FnPtr>
 struct Own;
 template <class S, class Result, class... Arguments>
 struct Own<S, Result (*)(Arguments...)> {
-  static inline S* stub;
   template <class T>
   static decltype(auto) same(T&& x) {
     if constexpr (std::is_same_v<std::decay_t<T>, Tensor>) return on_cpu(x);
@@ -247,20 +252,23 @@ struct Own<S, Result (*)(Arguments...)> {
   }
   static Result call(Arguments... arguments) {
     Open open;
-    return (*stub)(c10::kCPU, same(arguments)...);
+    return S::DEFAULT(same(arguments)...);
   }
-  explicit Own(S& of) {
-    stub = &of;
-    of.set_cuda_dispatch_ptr(&call);
-  }
+  explicit Own(S& stub) { stub.set_cuda_dispatch_ptr(&call); }
 };
+
+template <class S>
+void own(S& stub) {
+  Own<S>{stub};
+}
 
 struct Registered {
   Registered() {
-    Own<std::remove_reference_t<decltype(at::native::max_stub)>>(at::native::max_stub);
-    Own<std::remove_reference_t<decltype(at::native::min_stub)>>(at::native::min_stub);
-    Own<std::remove_reference_t<decltype(at::native::renorm_scale_factor_stub)>>(
-        at::native::renorm_scale_factor_stub);
+    own(at::native::add_stub);
+    own(at::native::div_true_stub);
+    own(at::native::sqrt_stub);
+    own(at::native::max_stub);
+    own(at::native::min_stub);
     c10::SetAllocator(c10::kCUDA, &memory);
     at::CUDAHooksRegistry()->Register(
         "CUDAHooks", +[](at::CUDAHooksArgs) -> std::unique_ptr<at::CUDAHooksInterface> { return std::make_unique<Hooks>(); });

@@ -27,6 +27,7 @@ bool is_cast(at::TensorIteratorBase& iter, int operand) {
 }
 
 void run_on_device(at::TensorIteratorBase& iter, PointJob job, const char* what) {
+  element_or_refuse(iter.common_dtype(), what);
   if (iter.numel() == 0) return;
   // Casts, and what has more axes than kernels take.
   bool again = iter.ndim() > kMostDimensions;

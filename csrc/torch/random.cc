@@ -16,6 +16,9 @@ namespace {
 using MaybeGenerator = std::optional<at::Generator>;
 
 uint64_t draw_key(const MaybeGenerator& generator) {
+  if (generator && generator->defined() && !generator->device().is_cpu())
+    refuse("a generator of " + generator->device().str(),
+           "random numbers are the same on every device, and come from the CPU's: use torch.Generator() without a device");
   auto* source =
       at::get_generator_or_default<at::CPUGeneratorImpl>(generator, at::detail::getDefaultCPUGenerator());
   std::lock_guard<std::mutex> lock(source->mutex_);

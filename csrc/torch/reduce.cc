@@ -88,8 +88,16 @@ ES_STUB(sum_stub, &sum_kernel);
 // Asked for devices only; on a CPU ATen says the same.
 void mean_kernel(at::TensorIterator& iter) {
   at::Tensor out = iter.output(), in = iter.input();
-  sum_kernel(iter);
-  if (out.numel()) out.div_(in.numel() / out.numel());
+  if (in.scalar_type() == at::kDouble) {
+    reduce_kernels().sum_of_doubles(reduction_of(out, in));
+    if (out.numel()) out.div_(in.numel() / out.numel());
+    return;
+  }
+  if (is_integral_or_refuse(in.scalar_type(), "mean")) return original(at::native::mean_stub)(iter);
+  at::Tensor wide = at::empty(out.sizes(), out.options().dtype(at::kFloat));
+  reduce_into(wide, in, reduce_kernels().sum);
+  if (out.numel()) wide.div_(in.numel() / out.numel());
+  out.copy_(wide);
 }
 ES_STUB(mean_stub, &mean_kernel);
 

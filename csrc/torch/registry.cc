@@ -22,8 +22,8 @@ std::vector<Declare>& declarations() {
   static std::vector<Declare> all;
   return all;
 }
-std::vector<void (*)(torch::Library&)>& composites() {
-  static std::vector<void (*)(torch::Library&)> all;
+std::vector<void (*)(Composites&)>& composites() {
+  static std::vector<void (*)(Composites&)> all;
   return all;
 }
 using Kernels = std::map<std::string, c10::SafeKernelFunction>;
@@ -119,7 +119,7 @@ std::vector<std::string> operators() {
 
 void add_stub(Stub stub) { stubs().push_back(stub); }
 
-DeclaredComposites::DeclaredComposites(void (*declare)(torch::Library&)) { composites().push_back(declare); }
+DeclaredComposites::DeclaredComposites(void (*declare)(Composites&)) { composites().push_back(declare); }
 
 Declared::Declared(Declare declare) { declarations().push_back(declare); }
 
@@ -160,10 +160,10 @@ void enable() {
     for (auto declare : declarations()) declare(operators);
   }
   if (!has_devices()) return;
-  for (auto key : {c10::DispatchKey::CUDA, c10::DispatchKey::AutogradCUDA}) {
+  for (auto key : {c10::DispatchKey::CUDA, c10::DispatchKey::AutogradCUDA})
     libraries.push_back(std::make_unique<torch::Library>(torch::Library::IMPL, "aten", key, kHere, 1));
-    for (auto declare : composites()) declare(*libraries.back());
-  }
+  Composites both(**(libraries.end() - 2), *libraries.back());
+  for (auto declare : composites()) declare(both);
 }
 
 void disable() {

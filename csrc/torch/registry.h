@@ -127,14 +127,30 @@ struct Declared {
   static es::glue::Declared ES_CAT(declared_, name)(&ES_CAT(declare_, name)); \
   static void ES_CAT(declare_, name)(es::glue::Operators& ops)
 
-// The same for operators that are made of others: on devices only, and above autograd.
-struct DeclaredComposites {
-  explicit DeclaredComposites(void (*declare)(torch::Library&));
+// The same for operators that are made of others: on devices only. `impl`: with autograd in mind or not; `above`: only with.
+class Composites {
+ public:
+  Composites(torch::Library& cuda, torch::Library& autograd) : cuda_(cuda), autograd_(autograd) {}
+  template <class F>
+  void impl(const char* name, F* kernel) {
+    cuda_.impl(name, kernel);
+    autograd_.impl(name, kernel);
+  }
+  template <class F>
+  void above(const char* name, F* kernel) {
+    autograd_.impl(name, kernel);
+  }
+
+ private:
+  torch::Library &cuda_, &autograd_;
 };
-#define ES_COMPOSITES(name, ops)                                                                        \
-  static void ES_CAT(declare_, name)(torch::Library&);                                                  \
-  static es::glue::DeclaredComposites ES_CAT(declared_, name)(&ES_CAT(declare_, name));                 \
-  static void ES_CAT(declare_, name)(torch::Library& ops)
+struct DeclaredComposites {
+  explicit DeclaredComposites(void (*declare)(Composites&));
+};
+#define ES_COMPOSITES(name, ops)                                                        \
+  static void ES_CAT(declare_, name)(es::glue::Composites&);                            \
+  static es::glue::DeclaredComposites ES_CAT(declared_, name)(&ES_CAT(declare_, name)); \
+  static void ES_CAT(declare_, name)(es::glue::Composites& ops)
 
 // What PyTorch does for this operator on its device, for types that need none of ours: `call_original("mm", stack)`.
 void call_original(const char* name, torch::jit::Stack& stack);

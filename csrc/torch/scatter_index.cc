@@ -1,6 +1,7 @@
 // index_put, put and index_add: values that meet are added in row-major order of the index, or the last one stays.
 #include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
+#include <ATen/WrapDimUtils.h>
 #include <ATen/native/IndexingUtils.h>
 #include <ATen/native/TensorAdvancedIndexingUtils.h>
 #include <ATen/ops/empty_like.h>
@@ -10,6 +11,8 @@
 
 namespace es::glue {
 namespace {
+
+using at::Tensor;
 
 // Where each position goes among the places that the indices number in row-major order.
 at::Tensor places_of(const at::Tensor& self, const std::vector<at::Tensor>& indices, int64_t first, const char* what) {
@@ -162,9 +165,53 @@ at::Tensor& index_add_out(const at::Tensor& self, int64_t dim, const at::Tensor&
   return out.resize_(result.sizes()).copy_(result);
 }
 
+// On a device, where PyTorch does not say which one stays of several that go to one place: the last, as on a CPU.
+Tensor& copy_rows(Tensor& self, int64_t dim, const Tensor& index, const Tensor& source) {
+  TORCH_CHECK_INDEX(index.dim() <= 1, "index_copy_(): Index should have dimension 1 or 0 (got ", index.dim(), ")");
+  TORCH_CHECK_INDEX(index.scalar_type() == at::kLong, "index_copy_(): Expected a long tensor for index, but got ",
+                    index.scalar_type());
+  TORCH_CHECK(self.scalar_type() == source.scalar_type(), "index_copy_(): self and source expected to have the same dtype");
+  at::assert_no_internal_overlap(self);
+  Tensor target = self.dim() ? self : self.unsqueeze(0), values = source.dim() ? source : source.unsqueeze(0);
+  dim = c10::maybe_wrap_dim(dim, target.dim());
+  TORCH_CHECK_INDEX(values.dim() == target.dim() && values.size(dim) == index.numel(),
+                    "index_copy_(): Number of indices (", index.numel(), ") should be equal to source.size(dim)");
+  Shape s{1, target.size(dim), 1};
+  for (int64_t d = 0; d < target.dim(); ++d) {
+    TORCH_CHECK(d == dim || values.size(d) == target.size(d), "index_copy_(): source and self differ in dimension ", d);
+    (d < dim ? s.batches : s.width) *= d == dim ? 1 : target.size(d);
+  }
+  Tensor to = as_index(index.reshape({-1}));
+  check_range(to, 0, target.size(dim), "index_copy_()");
+  if (target.numel() == 0 || values.numel() == 0) return self;
+  assign(target, to, values.is_alias_of(self) ? values.clone() : values, s);
+  return self;
+}
+
+Tensor& index_copy_(Tensor& self, int64_t dim, const Tensor& index, const Tensor& source) {
+  if (on_device()) return copy_rows(self, dim, index, source);
+  original_result<Tensor>("index_copy_", self, dim, index, source);
+  return self;
+}
+Tensor index_copied(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source) {
+  if (!on_device()) return original_result<Tensor>("index_copy", self, dim, index, source);
+  Tensor result = self.clone();
+  return copy_rows(result, dim, index, source);
+}
+Tensor& index_copy_out(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source, Tensor& out) {
+  if (!on_device()) {
+    original_result<Tensor>("index_copy.out", self, dim, index, source, out);
+    return out;
+  }
+  return out.resize_(self.sizes()).copy_(index_copied(self, dim, index, source));
+}
+
 }
 
 ES_OPERATORS(scatter_index, ops) {
+  ops.impl("index_copy", index_copied);
+  ops.impl("index_copy_", index_copy_);
+  ops.impl("index_copy.out", index_copy_out);
   ops.impl("_index_put_impl_", index_put);
   ops.impl("put_", put);
   ops.impl("index_add", add_rows_to_copy);

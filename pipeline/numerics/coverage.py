@@ -41,7 +41,7 @@ REDUCE = _names("""
     batch_norm_backward cumprod cumsum linalg_vector_norm max mean min nansum native_batch_norm
     native_batch_norm_backward native_group_norm native_group_norm_backward native_layer_norm
     native_layer_norm_backward nll_loss2d_backward nll_loss2d_forward nll_loss_backward nll_loss_forward norm prod
-    renorm std std_mean sum trace var var_mean
+    std std_mean sum trace var var_mean
 """)
 RANDOM = _names("""
     bernoulli cauchy exponential geometric log_normal multinomial native_dropout native_dropout_backward normal
@@ -152,7 +152,7 @@ ROADS = OURS | _names("div sort topk _fused_rms_norm")
 """Operators whose results on a device would depend on PyTorch's kernels for it; beside all of `_foreach_`."""
 
 
-ROADS_OF_ALL = RANDOM | _names("sort topk max min")
+ROADS_OF_ALL = RANDOM | _names("sort topk")
 """Those of them that are computed so even for integers: random numbers, and the choice among equals."""
 
 

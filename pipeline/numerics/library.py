@@ -31,6 +31,17 @@ REFUSED = "easyscale: not exact: "
 ISA = "EASYSCALE_ISA"
 """Environment variable: the instruction set of our kernels, for tests and diagnosis. It never reaches the bits."""
 
+_NARROW = {
+    f"aten::{name}"
+    for name in (
+        *("conv1d", "conv1d.padding", "conv2d", "conv2d.padding", "conv3d", "conv3d.padding", "_convolution.deprecated"),
+        *("conv_tbc", "conv_transpose1d", "conv_transpose2d.input", "conv_transpose3d.input", "mkldnn_rnn_layer"),
+        *("mm", "bmm", "addmm", "_addmm_activation", "addbmm", "baddbmm", "linear", "matmul", "linalg_vecdot"),
+        *("prelu", "scaled_dot_product_attention", "_native_multi_head_attention"),
+    )
+}
+_WIDEST = {"aten::cat", "aten::stack", "aten::index_copy"}
+
 _OPTIMIZERS = (optimizer, swa_utils)
 
 
@@ -88,6 +99,7 @@ def enable(device: str = "cpu") -> None:
     if ours.has_devices():
         roads = _roads()
         ours.take_roads(roads, [name for name in roads if coverage.base_name(name) in coverage.ROADS_OF_ALL])
+        ours.take_casts(*casts())
     settle()
 
 
@@ -112,12 +124,28 @@ def _roads() -> list[str]:
     return found
 
 
+def casts() -> tuple[list[str], list[str], list[str], list[str]]:
+    """What autocast does on a CPU (PyTorch 2.13, autocast_mode.cpp), for devices to do the same.
+
+    Returns:
+        Operators whose inputs are cast to its type; to binary32; to the widest among them; and those that it leaves alone
+        there, but not on a GPU.
+    """
+    names, has = torch._C._dispatch_get_all_op_names(), torch._C._dispatch_has_kernel_for_dispatch_key  # noqa: SLF001
+    cast = {name for name in names if has(name, "AutocastCPU")}
+    alone = [name for name in names if has(name, "AutocastCUDA") and name not in cast]
+    return sorted(cast & _NARROW), sorted(cast - _NARROW - _WIDEST), sorted(cast & _WIDEST), alone
+
+
 def settle() -> None:
     """PyTorch's switches as exact mode needs them."""
     torch._C._set_mkldnn_enabled(False)  # noqa: SLF001 - it would be asked before the kernels that were replaced
     torch.backends.cuda.enable_flash_sdp(False)  # attention as its parts, which are exact, and the same everywhere
     torch.backends.cuda.enable_mem_efficient_sdp(False)
+    torch.backends.cuda.enable_cudnn_sdp(False)
     torch.backends.cudnn.enabled = False
+    # What is ours is deterministic without it; with it PyTorch composes some operators in another way, on GPUs only.
+    torch.use_deterministic_algorithms(False)
     torch.backends.mha.set_fastpath_enabled(False)
     torch.backends.opt_einsum.enabled = False  # else an order of products depends on what else is installed
     for module in _OPTIMIZERS:  # by default they do their steps in another way, which rounds otherwise, on these devices
@@ -128,11 +156,13 @@ def disable() -> None:
     """PyTorch's own operators again."""
     ours = load()
     if ours.has_devices():
+        ours.leave_casts()
         ours.leave_roads()
     ours.disable()
     torch._C._set_mkldnn_enabled(True)  # noqa: SLF001
     torch.backends.cuda.enable_flash_sdp(True)
     torch.backends.cuda.enable_mem_efficient_sdp(True)
+    torch.backends.cuda.enable_cudnn_sdp(True)
     torch.backends.cudnn.enabled = True
     torch.backends.mha.set_fastpath_enabled(True)
     torch.backends.opt_einsum.enabled = torch.backends.opt_einsum.is_available()

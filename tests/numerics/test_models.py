@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from numerics import worlds, zoo
+from numerics import stand_in, worlds, zoo
 
 pytestmark = pytest.mark.timeout(900)  # three worlds at once, one of them without fma
 
@@ -37,3 +37,13 @@ def test_stock_kernels_give_another_model_in_each_world(native, name):
     """Else the test above would prove nothing."""
     for optimizer in zoo.OPTIMIZERS:
         assert len({digests[f"{name}/{optimizer}"] for digests in native.values()}) > 1
+
+
+def test_a_model_trained_on_a_device_has_the_digest_of_the_cpu(tmp_path):
+    """Through PyTorch's dispatcher and autograd for CUDA, with the kernels of CUDA; see `stand_in`."""
+    best = next(iter(worlds.WORLDS))
+    process = worlds.start(best, "exact", "zoo_on_device", "2", env=stand_in.environment(tmp_path))
+    found = worlds.answer(process)
+    assert found["device"] == found["cpu"]
+    assert len(found["cpu"]) == len(zoo.MODELS) * len(zoo.OPTIMIZERS)
+    assert not [name for name, digest in found["cpu"].items() if "Error" in digest]

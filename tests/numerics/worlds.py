@@ -32,12 +32,12 @@ ARM = {"one": ({}, 1, "neon"), "two": ({}, 2, "neon")}
 WORLDS = X86 if platform.machine() == "x86_64" else ARM
 
 
-def start(world: str, numerics: str, module: str, *arguments: str) -> subprocess.Popen:
+def start(world: str, numerics: str, module: str, *arguments: str, env: dict[str, str] | None = None) -> subprocess.Popen:
     """A process in a world.
 
     Args:
         world: of WORLDS. numerics: `exact` or `native`. module: of this folder; its `main` gets the arguments and
-            returns what JSON can hold.
+            returns what JSON can hold. env: environment variables beside the world's: see `stand_in`.
     """
     environment, threads, isa = WORLDS[world]
     command = [sys.executable, "-m", "numerics.worlds", numerics, str(threads), isa, module, *arguments]
@@ -45,8 +45,9 @@ def start(world: str, numerics: str, module: str, *arguments: str) -> subprocess
     env = (
         os.environ
         | environment
-        | {"PYTHONHASHSEED": "0", "PYTHONPATH": f"{TESTS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+        | (env or {})
     )
+    env |= {"PYTHONHASHSEED": "0", "PYTHONPATH": f"{TESTS}{os.pathsep}{env.get('PYTHONPATH', '')}"}
     return subprocess.Popen(command, env=env, cwd=TESTS, stdout=subprocess.PIPE, text=True)
 
 

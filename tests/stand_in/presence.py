@@ -46,6 +46,8 @@ def tell_torch() -> None:
         "empty_cache": None,
         "manual_seed": None,  # its generator's, which nobody may draw from
         "manual_seed_all": None,
+        "get_rng_state": None,
+        "set_rng_state": None,
         "get_rng_state_all": [],
         "set_rng_state_all": None,
     }

@@ -1,0 +1,58 @@
+"""PyTorch's Python on a GPU, where it would compose, cast or draw otherwise: in exact mode it does what it does on a CPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from numerics import devices, stand_in
+from once import once
+
+if TYPE_CHECKING:
+    from easyscale.pipeline.numerics import library  # noqa: F401
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    def run() -> Any:
+        env = os.environ | stand_in.environment(tmp_path_factory.mktemp("driver"))
+        env["PYTHONPATH"] += os.pathsep + str(Path(__file__).parents[1])
+        done = subprocess.run(
+            [sys.executable, "-m", "numerics.devices"], env=env, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return once(tmp_path_factory, "devices", run)
+
+
+@pytest.mark.parametrize("name", devices.WORK)
+def test_both_devices_come_to_the_same(found: Any, name: str) -> None:
+    ours, theirs = found["digests"][name]
+    assert ours == theirs
+
+
+def test_ways_of_an_optimizer_that_differ_are_told_apart(found: Any) -> None:
+    """Else the test above would prove nothing: on a GPU PyTorch would take the second of these by itself."""
+    digests = {name: found["digests"][f"optimizer-{name}"][0] for name in ("adamw", "adamw-foreach")}
+    assert len(set(digests.values())) == 2
+
+
+def test_a_generator_of_a_gpu_is_refused_with_what_to_do(found: Any) -> None:
+    assert "a generator of cuda:0" in found["refusal"]
+    assert "use torch.Generator() without a device" in found["refusal"]
+
+
+def test_every_operator_that_autocast_knows_on_a_cpu_is_cast_likewise() -> None:
+    """The lists of PyTorch's that ours were made for: with another version they have to be read again."""
+    from easyscale.pipeline.numerics import library
+
+    narrow, wide, widest, alone = library.casts()
+    assert (len(narrow), len(wide), len(widest)) == (24, 100, 3), torch.__version__
+    assert {"aten::layer_norm", "aten::softmax.int", "aten::sum"} <= set(alone)
