@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from .checks import Options, Teller
 
 JOB = Path(__file__).with_name("job.py")
-EXACT = ("exact, a GPU alone", "exact, a GPU and a CPU at once")
 ESTS = 4
 
 
@@ -33,7 +32,7 @@ def _native(options: Options) -> tuple[int, ...]:
 
 def plan(options: Options) -> list[Planned]:
     """What will be looked at."""
-    return [Planned("exact jobs", len(EXACT) + 1), Planned("native jobs on one GPU", len(_native(options)))]
+    return [Planned("exact jobs", 2 if options.tiny else 3), Planned("native jobs on one GPU", len(_native(options)))]
 
 
 class Problem(Exception):  # noqa: N818 - told as a check
@@ -110,7 +109,7 @@ def run(options: Options, tell: Teller) -> None:
     """Run the jobs, one after the other."""
     with tempfile.TemporaryDirectory() as folder:
         place = Place(Path(folder), options)
-        _exact(place, tell)
+        _exact(place, options, tell)
         first: str | None = None
         for workers in _native(options):
             name = f"native, {workers} processes with {ESTS // workers} ESTs on one GPU"
@@ -124,19 +123,15 @@ def run(options: Options, tell: Teller) -> None:
                 tell(Check(name, Outcome.told, found))
 
 
-def _exact(place: Place, tell: Teller) -> None:
+def _exact(place: Place, options: Options, tell: Teller) -> None:
     reference = _digest("exact, a CPU alone", tell, lambda: place.run("exact-cpu", "exact", "cpu", 1))
     if reference is None:
         return
     tell(Check("exact, a CPU alone", Outcome.told, reference))
-    for name, make in zip(
-        EXACT,
-        (
-            lambda: place.run("exact-gpu", "exact", "cuda:0", 1),
-            lambda: place.together("exact-both", ("cuda:0", "cpu")),
-        ),
-        strict=True,
-    ):
+    jobs = {"exact, a GPU and a CPU at once": lambda: place.together("exact-both", ("cuda:0", "cpu"))}
+    if not options.tiny:
+        jobs["exact, a GPU alone"] = lambda: place.run("exact-gpu", "exact", "cuda:0", 1)
+    for name, make in jobs.items():
         found = _digest(name, tell, make)
         if found is not None:
             tell.compare(name, found, reference)

@@ -47,7 +47,7 @@ def run(options: Options, tell: Teller) -> None:
         deadline = time.monotonic() + options.seconds
         while families:
             text, problem = _output([*command, *families], deadline - time.monotonic())
-            found = probe.by_family(text)
+            found = {family: lines for family, lines in probe.by_family(text).items() if family in families}
             if problem and len(found) < len(families):
                 bad = families[len(found)]
                 tell(Check(bad, Outcome.failed, problem))

@@ -54,6 +54,8 @@ def run(options: Options, tell: Teller) -> None:
 
 def _compare(dtype: str, found: dict[pieces.Piece, object], tell: Teller) -> None:
     """All pieces of a type. A piece that gave nothing is a check of its own."""
+    from numerics.operators import OTHERWISE_ON_A_DEVICE
+
     here: dict[str, list[str]] = {}
     there: dict[str, list[str]] = {}
     for piece, gave in found.items():
@@ -62,7 +64,7 @@ def _compare(dtype: str, found: dict[pieces.Piece, object], tell: Teller) -> Non
             tell(Check(f"{dtype}, part {piece.arguments[1]} on {piece.device}", outcome, gave.said))
         else:
             (there if piece.device == "cuda" else here).update(gave)
-    both = here.keys() & there.keys()
+    both = (here.keys() & there.keys()) - OTHERWISE_ON_A_DEVICE.keys()
     if not both:
         return
     differing = {name: (here[name], there[name]) for name in sorted(both) if here[name] != there[name]}
