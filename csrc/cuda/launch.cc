@@ -178,6 +178,7 @@ void Kernel::launch(int64_t blocks, int threads, void** arguments) const {
   check(driver->cuLaunchKernel(function, (unsigned)blocks, 1, 1, (unsigned)threads, 1, 1, 0, (Stream)owner.stream(),
                                arguments, nullptr),
         "starting " + name + " of " + file);
+  if (owner.launched) owner.launched();
 }
 
 void fetch(void* host, const void* device, size_t bytes) {

@@ -45,6 +45,7 @@ struct Owner {
   void (*release)(void* data, size_t bytes);
   void* (*stream)();  // a CUstream of the calling thread
   int (*device)();    // its number
+  void (*launched)() = nullptr;  // is called after each kernel, if anybody wants to wait for it
 };
 extern Owner owner;
 

@@ -64,14 +64,18 @@ class Source {
   uint64_t state_;
 };
 
-// What was found, a line each: name and hash.
+// What was found, a line each: the family, name, and hash.
 class Report {
  public:
+  explicit Report(std::string family) : family_(std::move(family)) {}
   void say(const std::string& name, const std::vector<float>& values) {
     Hash hash;
     for (float x : values) hash.add(x);
-    std::printf("%s %016llx\n", name.c_str(), (unsigned long long)hash.value());
+    std::printf("%s: %s %016llx\n", family_.c_str(), name.c_str(), (unsigned long long)hash.value());
   }
+
+ private:
+  std::string family_;
 };
 
 // Ends the program with exit code 4 if two that must be equal are not, to the bit.

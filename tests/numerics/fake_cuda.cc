@@ -55,6 +55,22 @@ CU cuCtxGetCurrent(void** context) {
   *context = context_of_the_thread ? &context_of_the_thread : nullptr;
   return 0;
 }
+CU cuCtxSynchronize() {
+  std::printf("wait for all\n");
+  return fails("cuCtxSynchronize");
+}
+CU cuMemHostAlloc(void** data, size_t bytes, unsigned) {
+  *data = std::aligned_alloc(4096, bytes);
+  return *data ? fails("cuMemHostAlloc") : 2;
+}
+CU cuMemAlloc_v2(unsigned long long* data, size_t bytes) {
+  *data = (unsigned long long)std::calloc(bytes, 1);
+  return fails("cuMemAlloc_v2");
+}
+CU cuMemFree_v2(unsigned long long data) {
+  std::free((void*)data);
+  return 0;
+}
 CU cuCtxSetCurrent(void* context) {
   context_of_the_thread = context == &context_of_the_thread;
   return 0;

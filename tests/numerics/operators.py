@@ -17,6 +17,11 @@ MOST_SAMPLES = {"float32": 40, "bfloat16": 8, "float16": 8}
 UNWRITTEN = ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided", "resize_")
 """Operators that give memory as it is."""
 
+OTHERWISE_ON_A_DEVICE = {
+    "tensor_split": "wants its indices on the CPU",
+    "nn.functional.ctc_loss": "asks cuDNN, and is refused on CPUs",
+}
+
 
 def _tensors(thing) -> list[torch.Tensor]:
     if isinstance(thing, torch.Tensor):
