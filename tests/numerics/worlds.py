@@ -32,7 +32,9 @@ ARM = {"one": ({}, 1, "neon"), "two": ({}, 2, "neon")}
 WORLDS = X86 if platform.machine() == "x86_64" else ARM
 
 
-def start(world: str, numerics: str, module: str, *arguments: str, env: dict[str, str] | None = None) -> subprocess.Popen:
+def start(
+    world: str, numerics: str, module: str, *arguments: str, env: dict[str, str] | None = None
+) -> subprocess.Popen:
     """A process in a world.
 
     Args:
@@ -42,11 +44,7 @@ def start(world: str, numerics: str, module: str, *arguments: str, env: dict[str
     environment, threads, isa = WORLDS[world]
     command = [sys.executable, "-m", "numerics.worlds", numerics, str(threads), isa, module, *arguments]
     # Without a seed of hashes, op_db gives its inputs in another order each time.
-    env = (
-        os.environ
-        | environment
-        | (env or {})
-    )
+    env = os.environ | environment | (env or {})
     env |= {"PYTHONHASHSEED": "0", "PYTHONPATH": f"{TESTS}{os.pathsep}{env.get('PYTHONPATH', '')}"}
     return subprocess.Popen(command, env=env, cwd=TESTS, stdout=subprocess.PIPE, text=True)
 
