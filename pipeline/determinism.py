@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 
 from ..errors import DeviceError, shown
+from . import switches
 from .numerics import SPECIFICATION
 from .spec import BOUNDS
 
@@ -44,25 +45,14 @@ def configure(threads: int, numerics: str = "native", device: str = "cpu") -> No
         DeviceError: an environment variable asks for what this device lacks, or it cannot be used: see `check_device`.
     """
     exact = numerics == "exact"
-    # cuBLAS uses several workspaces, and with them several algorithms, unless told not to. Not setdefault: the other
-    # allowed value (:16:8) is deterministic too, but gives other bits.
-    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
-    torch.use_deterministic_algorithms(True)
-    # Filling what torch.empty returns costs 5 % of a step (measured: a small CNN on one core, 4.6 -> 4.9 ms) and would
-    # only hide a bug of the user's: reading memory that nobody has written.
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    torch.backends.cudnn.deterministic = True
-    torch.backends.cudnn.benchmark = False  # it would choose by stopwatch
-    torch.backends.cudnn.allow_tf32 = False  # on by default; tensor cores differ by generation
-    torch.set_float32_matmul_precision("highest")
-    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
-    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-    torch.set_flush_denormal(False)  # a library linked with -ffast-math turns it on for whoever loads it
+    switches.set_all()
     torch.set_num_threads(_threads(threads) if exact else threads)
     # Too late once parallel work has started, and then without harm: no kernel's bits depend on it.
     with contextlib.suppress(RuntimeError):
         torch.set_num_interop_threads(1)
     check_device(device)
+    if exact and device == "cpu" and not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # no kernels are started for GPUs: code that looks for one finds none
     if torch.device(device).type == "cuda":
         torch.cuda.set_device(torch.device(device).index or 0)
     if exact:
@@ -155,6 +145,7 @@ def _cuda_class(device: torch.device) -> dict[str, str]:
         "processors": str(properties.multi_processor_count),  # dropout's and randn's grids depend on it
         "cuda": str(torch.version.cuda),
         "cudnn": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
+        **switches.chosen(),
     }
 
 

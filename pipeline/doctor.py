@@ -150,17 +150,40 @@ def _torch() -> Iterator[Finding]:
     try:
         import torch
 
-        from . import determinism
+        from . import determinism, switches
     except ImportError as error:
         yield Finding(what="torch", ok=False, fatal=True, detail=f"cannot be imported: {error}", hint="reinstall it")
         return
     determinism.configure(1)
+    yield _switches(switches.moved(), switches.late())
     devices = ["cpu"] + [f"cuda:{i}" for i in range(torch.cuda.device_count())]
     for device in devices:
         parts = determinism.determinism_class(device, 1)
         text = ", ".join(f"{name} {value}" for name, value in parts.items())
         yield _good(f"device {device}", f"determinism class {determinism.class_id(parts)} ({text})")
+        if device != "cpu" and torch.version.cuda is not None:
+            yield _exact_on(device, torch.cuda.get_device_capability(device))
     yield _exact()
+
+
+def _switches(moved: dict[str, object], late: list[str]) -> Finding:
+    """What decides whether a device gives the same bits twice, after it was set.
+
+    Args:
+        moved, late: see `switches`.
+    """
+    wrong = [f"{name} is {value!r}" for name, value in moved.items()]
+    wrong += [f"{name} was set after CUDA was initialised" for name in late]
+    if not wrong:
+        return _good("determinism", "all switches of PyTorch, cuBLAS and cuDNN are set as they should be")
+    return Finding(
+        what="determinism",
+        ok=False,
+        fatal=True,
+        detail="not so: " + "; ".join(wrong),
+        hint="something in this Python (sitecustomize, a .pth file, a plugin of torch) sets it or starts CUDA before "
+        "EasyScale does: take it out; export variables before Python starts",
+    )
 
 
 def _exact() -> Finding:
@@ -174,6 +197,18 @@ def _exact() -> Finding:
         return Finding(what="exact numerics", ok=False, fatal=False, detail=text, hint=hint.strip())
     there = f"kernels in {path}" if path.exists() else "kernels are built by the first job, or by: easyscale build"
     return _good("exact numerics", f"{build.compiler()}; {there}")
+
+
+def _exact_on(device: str, capability: tuple[int, int]) -> Finding:
+    """Can they be had on this GPU? Nothing is compiled."""
+    from .numerics import cuda
+
+    what = f"exact numerics on {device}"
+    try:
+        return _good(what, f"kernels are compiled for {cuda.architecture_of(capability)} by NVRTC")
+    except EasyScaleError as error:
+        text, _, hint = str(error).partition("\n")
+        return Finding(what=what, ok=False, fatal=False, detail=text, hint=hint.strip())
 
 
 def _good(what: str, detail: str) -> Finding:

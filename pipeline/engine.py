@@ -109,6 +109,7 @@ class Engine:
         self._spec = spec
         self._device = torch.device(device)
         self._step = 0
+        self._read: torch.Event | None = None
         self._layout = GradientLayout(self._model.named_parameters(), spec.reduce)
         self._pool = GradientPool(self._layout, self._device)
         self._contexts = Contexts(self._model, training.est_state, spec)
@@ -247,6 +248,7 @@ class Engine:
         epoch, index = epoch_of(self._spec, self._step)
         epoch_ends = index == self._spec.steps_per_epoch - 1
         found = self._nonfinite(losses, average)
+        self._may_change()
         if found:
             self._policy.count(self._step, found)
             outcome = self._leave_out(epoch_ends=epoch_ends)
@@ -357,6 +359,18 @@ class Engine:
             **self._policy.state(),
         }
 
+    def keep_until(self, read: torch.Event | None) -> None:
+        """The tensors of the state held are being read on another stream, until this event: change none before.
+
+        Nobody waits here: what changes them will start after it.
+        """
+        self._read = read
+
+    def _may_change(self) -> None:
+        if self._read is not None:
+            self._read.wait()  # the stream does, not this thread
+            self._read = None
+
     def sums(self) -> bytes:
         """The sums of the state held, to be compared with other replicas': see `storage.sums`."""
         return sums.state_sums(self.state())
@@ -380,6 +394,7 @@ class Engine:
     def _restore(self, tree: Mapping[str, Any]) -> None:
         ours, given = self._parameters(), tree["model"]["parameters"]
         require_like("parameter", ours, given)
+        self._may_change()
         self._contexts.load(tree["model"]["buffers"], tree["ests"])
         with torch.no_grad():
             copy_all(list(ours.values()), [given[name] for name in ours])

@@ -111,7 +111,7 @@ class Runner:
 
     def _prepare(self, message: messages.Prepare) -> None:
         from ..storage.objects import open_store
-        from . import determinism, engine, heap, preparation
+        from . import determinism, engine, heap, preparation, switches
         from .committer import About, Committer
 
         laps = Laps()
@@ -128,6 +128,8 @@ class Runner:
         laps.end("script")
         self._build = lambda: engine.Engine(engine.build(entry, spec), spec, self._env.device)
         self._engine = self._build()
+        if moved := switches.put_back():
+            log.warning("runner.switches_put_back", job=message.job, were=moved)
         laps.end("build")
         parts = determinism.determinism_class(self._env.device, spec.threads, spec.numerics)
         about = About(message.job, message.spec, message.code, spec.ests, parts)
@@ -185,7 +187,9 @@ class Runner:
         from ..storage.commits import Snapshot
 
         assert self._engine is not None
-        return Snapshot.take(self._engine.step, self._engine.state(), reuse)
+        snapshot = Snapshot.take(self._engine.step, self._engine.state(), reuse)
+        self._engine.keep_until(snapshot.copied)
+        return snapshot
 
     # ---- orders
 

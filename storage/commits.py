@@ -43,11 +43,17 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """S(t) in host memory, out of the reach of training."""
+    """S(t) in host memory, out of the reach of training.
+
+    Args:
+        step: t. skeleton, tensors: see `trees.flatten`.
+        copied: when the tensors are there, if they come from a GPU: see `trees.snapshot`.
+    """
 
     step: int
     skeleton: Skeleton
     tensors: dict[str, torch.Tensor]
+    copied: torch.Event | None = None
 
     @classmethod
     def take(cls, step: int, tree: Any, reuse: Snapshot | None = None) -> Snapshot:
@@ -55,7 +61,12 @@ class Snapshot:
         # A state that says its step must be of this one: else the copy was taken from a later step.
         assert not isinstance(tree, dict) or tree.get("step", step) == step, (tree["step"], step)
         skeleton, tensors = trees.flatten(tree)
-        return cls(step, skeleton, trees.snapshot(tensors, reuse.tensors if reuse else None))
+        return cls(step, skeleton, *trees.snapshot(tensors, reuse.tensors if reuse else None))
+
+    def arrive(self) -> None:
+        """Wait until the tensors are there; from any thread."""
+        if self.copied is not None:
+            self.copied.synchronize()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +115,7 @@ def nonfinite(snapshot: Snapshot) -> list[str]:
 
     An infinity in a buffer may be meant: attention masks have them.
     """
+    snapshot.arrive()
     kinds = {"model/parameters/": has_nonfinite, "model/buffers/": has_nan}
     return [
         name
@@ -121,6 +133,7 @@ def upload_share(
     Returns:
         The digests of packs number `index`, `index + count`, ...; with `overwrite` of all, see `write_commit`.
     """
+    snapshot.arrive()
     parts = packs.partition(snapshot.tensors)
     mine = parts if overwrite else parts[index::count]
     return at_once(lambda pack: put_blob(store, *packs.pieces(pack), overwrite=overwrite), mine, weight)
@@ -166,6 +179,7 @@ def write_commit(
         CorruptError: the marker that is there contradicts its manifest, or the arguments make no valid manifest.
         UnavailableError: the store failed; nothing half done is visible.
     """
+    snapshot.arrive()
     index, count = share
     parts = packs.partition(snapshot.tensors)
     ours = set(range(len(parts)) if overwrite else range(index, len(parts), count))

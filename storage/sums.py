@@ -72,8 +72,9 @@ def sample_sum(flat: Sequence[Tensor], besides: str = "") -> bytes:
     for tensor in flat:
         real = torch.view_as_real(tensor).reshape(-1) if tensor.is_complex() else tensor
         elements = real.view(INTEGERS[real.element_size()])
-        sums.append(int(elements[:: max(1, elements.numel() // SAMPLED)].sum()))
-    return hashlib.blake2b(f"{sums} {besides}".encode(), digest_size=SIZE).digest()
+        sums.append(elements[:: max(1, elements.numel() // SAMPLED)].sum())
+    found = torch.stack(sums).tolist() if sums else []  # waits for the device once
+    return hashlib.blake2b(f"{found} {besides}".encode(), digest_size=SIZE).digest()
 
 
 def state_sums(tree: Any) -> bytes:
@@ -109,10 +110,14 @@ def differing(all_sums: Sequence[bytes], names: Sequence[str]) -> list[str]:
 
 
 def _together(sums: Sequence[Tensor]) -> bytes:
-    """0-d tensors as 8 bytes each; waits once, if they are all on one device."""
-    if len({one.device for one in sums}) > 1:
-        sums = [one.cpu() for one in sums]
-    return torch.stack(list(sums)).cpu().numpy().tobytes() if sums else b""
+    """0-d tensors as 8 bytes each; waits once for each device."""
+    places: dict[torch.device, list[int]] = {}
+    for place, one in enumerate(sums):
+        places.setdefault(one.device, []).append(place)
+    whole = torch.empty(len(sums), dtype=torch.int64)
+    for mine in places.values():
+        whole[mine] = torch.stack([sums[place] for place in mine]).cpu()
+    return whole.numpy().tobytes()
 
 
 def _taken_apart(tree: Any) -> tuple[bytes, list[Tensor]]:

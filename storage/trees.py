@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -85,24 +85,49 @@ def leaves(skeleton: Skeleton) -> Iterator[tuple[str, Skeleton]]:
 
 def snapshot(
     tensors: Mapping[str, torch.Tensor], reuse: Mapping[str, torch.Tensor] | None = None
-) -> dict[str, torch.Tensor]:
-    """Copy tensors into host memory (pinned if they come from a GPU), contiguous, each on its own.
+) -> tuple[dict[str, torch.Tensor], torch.Event | None]:
+    """Copy tensors into host memory, contiguous, each on its own.
+
+    From a GPU they are copied beside what it computes, into pinned memory, on a stream of ours: after all that was
+    started here before, and while the caller goes on.
 
     Args:
-        tensors: what to copy.
+        tensors: what to copy; all that are on a GPU are on the same.
         reuse: an earlier snapshot that nobody reads any more: its buffers are overwritten and returned where shape
             and dtype match. Two snapshots used in turn are a double buffer.
+
+    Returns:
+        The copies, and an event: whoever reads them waits for it (`synchronize`), and so does the stream that changes
+        the tensors (`wait`). None: they are there.
     """
     host: dict[str, torch.Tensor] = {}
+    here: list[str] = []
+    away: list[str] = []
     with torch.no_grad():
         for name, tensor in tensors.items():
             buffer = reuse.get(name) if reuse else None
             if buffer is None or buffer.dtype != tensor.dtype or buffer.shape != tensor.shape:
                 buffer = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
             host[name] = buffer
-        if tensors:  # many small tensors: one call for all takes half the time
-            torch._foreach_copy_(list(host.values()), list(tensors.values()))
-    return host
+            (away if tensor.is_cuda else here).append(name)
+        if here:  # many small tensors: one call for all takes half the time
+            torch._foreach_copy_([host[name] for name in here], [tensors[name] for name in here])
+        if not away:
+            return host, None
+        device = tensors[away[0]].device
+        stream, computed, copied = _side_stream(device), torch.Event(device), torch.Event(device)
+        computed.record(torch.accelerator.current_stream(device))
+        stream.wait_event(computed)
+        with stream:
+            targets, sources = [host[name] for name in away], [tensors[name] for name in away]
+            torch._foreach_copy_(targets, sources, non_blocking=True)
+        copied.record(stream)
+        return host, copied
+
+
+@cache
+def _side_stream(device: torch.device) -> torch.Stream:
+    return torch.Stream(device)
 
 
 def _take(node: Any, path: tuple[str, ...], tensors: dict[str, torch.Tensor]) -> Skeleton:

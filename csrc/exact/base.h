@@ -63,7 +63,7 @@ ES_FN float fma(float a, float b, float c) {
 #endif
 }
 
-// Correctly rounded everywhere: hardware on CPUs, and nvcc's default (-prec-div, -prec-sqrt).
+// Correctly rounded everywhere: hardware on CPUs, and NVRTC's default (-prec-div, -prec-sqrt).
 ES_FN float divide(float a, float b) {
 #if defined(__CUDA_ARCH__)
   return __fdiv_rn(a, b);

@@ -25,6 +25,8 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
 
+#include <mutex>
+
 #include "memory.h"
 
 namespace es::standin {
@@ -50,7 +52,10 @@ struct Memory final : c10::Allocator {
 };
 Memory memory;
 
-// One device, whose work is done when it has been asked for.
+// What streams other than the first are to bring to the host, which they do at the last moment: when somebody waits.
+void catch_up();
+
+// One device, whose work is done when it has been asked for, but for that.
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   static inline thread_local c10::StreamId stream = 0;
   c10::DeviceType type() const override { return c10::kCUDA; }
@@ -75,13 +80,13 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void record(void** event, const Stream&, const DeviceIndex, const c10::EventFlag) const override {
     if (!*event) *event = const_cast<Guard*>(this);
   }
-  void block(void*, const Stream&) const override {}
+  void block(void*, const Stream&) const override { catch_up(); }
   bool queryEvent(void*) const override { return true; }
   void destroyEvent(void*, const DeviceIndex) const noexcept override {}
-  void synchronizeEvent(void*) const override {}
+  void synchronizeEvent(void*) const override { catch_up(); }
   bool queryStream(const Stream&) const override { return true; }
-  void synchronizeStream(const Stream&) const override {}
-  void synchronizeDevice(const DeviceIndex) const override {}
+  void synchronizeStream(const Stream&) const override { catch_up(); }
+  void synchronizeDevice(const DeviceIndex) const override { catch_up(); }
   void recordDataPtrOnStream(const c10::DataPtr&, const Stream&) const override {}
 };
 Guard guard;
@@ -107,7 +112,7 @@ struct Hooks final : at::CUDAHooksInterface {
   int getNumGPUs() const override { return 1; }
   at::Generator getNewGenerator(DeviceIndex) const override { return at::make_generator<Generator>(); }
   Device getDeviceFromPtr(void*) const override { return kDevice; }
-  void deviceSynchronize(DeviceIndex) const override {}
+  void deviceSynchronize(DeviceIndex) const override { catch_up(); }
   at::Allocator* getPinnedMemoryAllocator() const override { return c10::GetAllocator(c10::kCPU); }
   at::Allocator* getCUDADeviceAllocator() const override { return &memory; }
 };
@@ -223,9 +228,28 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::St
   }
 }
 
-void copy(at::TensorIterator& iter, bool) {
+struct Pending {
+  Tensor to, from;
+};
+std::mutex pending_lock;
+std::vector<Pending> pending;
+
+void copy(at::TensorIterator& iter, bool non_blocking) {
+  const Tensor &to = iter.tensor(0), &from = iter.tensor(1);
+  if (non_blocking && Guard::stream && !is_here(to)) {
+    std::lock_guard lock(pending_lock);
+    pending.push_back({to, from});
+    return;
+  }
   Open open;
-  on_cpu(iter.tensor(0)).copy_(on_cpu(iter.tensor(1)));
+  on_cpu(to).copy_(on_cpu(from));
+}
+
+void catch_up() {
+  std::lock_guard lock(pending_lock);
+  Open open;
+  for (const Pending& one : pending) one.to.copy_(on_cpu(one.from));
+  pending.clear();
 }
 
 Tensor empty(c10::SymIntArrayRef size, std::optional<at::ScalarType> type, std::optional<at::Layout>,

@@ -34,7 +34,15 @@ ISA = "EASYSCALE_ISA"
 _NARROW = {
     f"aten::{name}"
     for name in (
-        *("conv1d", "conv1d.padding", "conv2d", "conv2d.padding", "conv3d", "conv3d.padding", "_convolution.deprecated"),
+        *(
+            "conv1d",
+            "conv1d.padding",
+            "conv2d",
+            "conv2d.padding",
+            "conv3d",
+            "conv3d.padding",
+            "_convolution.deprecated",
+        ),
         *("conv_tbc", "conv_transpose1d", "conv_transpose2d.input", "conv_transpose3d.input", "mkldnn_rnn_layer"),
         *("mm", "bmm", "addmm", "_addmm_activation", "addbmm", "baddbmm", "linear", "matmul", "linalg_vecdot"),
         *("prelu", "scaled_dot_product_attention", "_native_multi_head_attention"),
@@ -128,8 +136,8 @@ def casts() -> tuple[list[str], list[str], list[str], list[str]]:
     """What autocast does on a CPU (PyTorch 2.13, autocast_mode.cpp), for devices to do the same.
 
     Returns:
-        Operators whose inputs are cast to its type; to binary32; to the widest among them; and those that it leaves alone
-        there, but not on a GPU.
+        Operators whose inputs are cast to its type; to binary32; to the widest among them; and those that it leaves
+        alone there, but not on a GPU.
     """
     names, has = torch._C._dispatch_get_all_op_names(), torch._C._dispatch_has_kernel_for_dispatch_key  # noqa: SLF001
     cast = {name for name in names if has(name, "AutocastCPU")}
@@ -148,7 +156,9 @@ def settle() -> None:
     torch.use_deterministic_algorithms(False)
     torch.backends.mha.set_fastpath_enabled(False)
     torch.backends.opt_einsum.enabled = False  # else an order of products depends on what else is installed
-    for module in _OPTIMIZERS:  # by default they do their steps in another way, which rounds otherwise, on these devices
+    for (
+        module
+    ) in _OPTIMIZERS:  # by default they do their steps in another way, which rounds otherwise, on these devices
         module._get_foreach_kernels_supported_devices = list  # type: ignore[attr-defined]  # noqa: SLF001
 
 

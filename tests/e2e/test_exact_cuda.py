@@ -1,4 +1,4 @@
-"""Exact numerics with a GPU: one job and one state, whoever computes it. The GPU is a stand-in (`numerics/stand_in.py`).
+"""Exact numerics with a GPU, a stand-in (`numerics/stand_in.py`): one job and one state, whoever computes it.
 
 That each operator gives the CPU's bits there is shown in `tests/numerics`; here it is whole jobs, and the engine.
 """
@@ -93,3 +93,17 @@ def test_what_a_killed_gpu_has_left_is_finished_by_a_cpu_and_verified_by_a_gpu(
     found = cluster.command("verify", job, "--device", "cuda", "-o", "json", **gpu)
     assert found.code == 0, found.err
     assert found.last["departures"] == []
+
+
+def test_the_doctor_finds_that_cuda_was_started_before_its_switches_were_set(
+    cluster: Cluster, gpu: dict[str, str]
+) -> None:
+    """As the stand-in does, which is there as soon as PyTorch is."""
+    early = cluster.command("doctor", **gpu)
+    assert early.code == 1
+    assert "BAD  determinism" in early.out
+    assert "CUBLAS_WORKSPACE_CONFIG was set after CUDA was initialised" in early.out
+    assert "ok   device cuda:0" in early.out
+    exported = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "NVIDIA_TF32_OVERRIDE": "0"}
+    fine = cluster.command("doctor", **gpu, **exported)
+    assert fine.code == 0, fine.out

@@ -9,15 +9,18 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import torch
+import toys
 from easyscale.pipeline import determinism
-from easyscale.storage.digest import tree_digest
+from easyscale.pipeline.engine import Engine, build
+from easyscale.pipeline.reduction import mean
+from easyscale.storage import sums
+from easyscale.storage.commits import Snapshot
+from easyscale.storage.digest import has_nonfinite, tree_digest
 from torch import nn, optim
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    from torch import Tensor
-    from torch.optim import Optimizer
 
 Make = "Callable[[Iterator[Tensor]], Optimizer]"
 
@@ -58,7 +61,9 @@ def trained(device: str, make: Any, *, amp: torch.dtype | None = None, clip: flo
         optimizer.zero_grad()
         with torch.autocast(device, dtype=amp, enabled=amp is not None):
             out = net(images)
-            loss = nn.functional.cross_entropy(torch.cat([out, out.float()]), labels.repeat(2)) + out.sum().log1p().abs()
+            loss = (
+                nn.functional.cross_entropy(torch.cat([out, out.float()]), labels.repeat(2)) + out.sum().log1p().abs()
+            )
         scaler.scale(loss).backward()
         scaler.unscale_(optimizer)
         if clip is not None:
@@ -79,6 +84,7 @@ def averaged(device: str, average: Any) -> dict[str, Any]:
 
 
 WORK: dict[str, Callable[[str], Any]] = {
+    "sums": lambda device: summed(device),
     **{f"optimizer-{name}": lambda device, make=make: trained(device, make) for name, make in OPTIMIZERS.items()},
     "clipped": lambda device: trained(device, OPTIMIZERS["sgd"], clip=0.5),
     "autocast-bf16": lambda device: trained(device, OPTIMIZERS["sgd"], amp=torch.bfloat16),
@@ -96,6 +102,26 @@ WORK: dict[str, Callable[[str], Any]] = {
 }
 
 
+def summed(device: str) -> list[str]:
+    """What replicas compare: of tensors on a device and on the host beside them."""
+    tensors = [
+        torch.randn(5000).to(device),
+        torch.randn(7).bfloat16().to(device),
+        torch.ones(3),
+        torch.zeros(0).to(device),
+    ]
+    state = {"weights": tensors, "step": 3}
+    return [
+        sums.pack_sums(tensors).hex(),
+        sums.sample_sum(tensors[:2], "beside").hex(),
+        sums.state_sums(state).hex(),
+        *sums.exact_sums(state).values(),
+        *map(str, map(has_nonfinite, tensors)),
+        str(mean({(0, 1): [tensors[0].clone()], (1, 2): [tensors[0] * 2]}, 2, [tensors[0]])),
+        tree_digest(tensors[0]),
+    ]
+
+
 def digest(work: Callable[[str], Any], device: str) -> str:
     """Of what comes of it."""
     torch.manual_seed(3)
@@ -111,7 +137,22 @@ def refusal() -> str:
     return ""
 
 
+def snapshot(device: str, *, kept: bool) -> str:
+    """Digest of a state that was copied while training went on; `kept`: as the engine was told, and must see to."""
+    spec = toys.spec(numerics="exact")
+    engine = Engine(build(toys.cnn, spec), spec, device)
+    engine.run_local()
+    taken = Snapshot.take(engine.step, engine.state())
+    if kept:
+        engine.keep_until(taken.copied)
+    engine.run_local()
+    taken.arrive()
+    engine.close()
+    return tree_digest(taken.tensors)
+
+
 if __name__ == "__main__":
     determinism.configure(1, "exact", "cuda:0")
     found = {name: [digest(work, device) for device in ("cpu", "cuda")] for name, work in WORK.items()}
-    print(json.dumps({"digests": found, "refusal": refusal()}))
+    snapshots = [snapshot("cpu", kept=True), snapshot("cuda", kept=True), snapshot("cuda", kept=False)]
+    print(json.dumps({"digests": found, "refusal": refusal(), "snapshots": snapshots}))

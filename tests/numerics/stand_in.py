@@ -1,7 +1,7 @@
 """A CUDA device where there is none: `csrc/standin`, and the exact kernels with CUDA's, which run through the shim.
 
-The device is the process's, and PyTorch asks whether there is one early: import this before torch, in a process of its own
-(`appear`); or start processes that have it from the beginning (`environment`).
+The device is the process's, and PyTorch asks whether there is one early: import this before torch, in a process of its
+own (`appear`); or start processes that have it from the beginning (`environment`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def environment(folder: Path) -> dict[str, str]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     driver = folder / "libcuda.so.1"
-    build._make(driver, [build.compiler(), "-shared", "-fPIC", "-x", "c", str(FOLDER / "libcuda.c")])  # noqa: SLF001
+    build._make(driver, [build.compiler(), "-shared", "-fPIC", "-x", "c", str(FOLDER / "libcuda.c")])
     build.library(cuda=True)
     return {
         "STAND_IN": str(device()),
@@ -60,6 +60,7 @@ def appear(device: str) -> None:
     from presence import load_device, tell_torch
 
     spec = find_spec("torch")
-    assert spec and spec.origin
+    assert spec
+    assert spec.origin
     load_device(device, spec.origin)
     tell_torch()

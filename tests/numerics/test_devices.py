@@ -1,4 +1,4 @@
-"""PyTorch's Python on a GPU, where it would compose, cast or draw otherwise: in exact mode it does what it does on a CPU."""
+"""What PyTorch composes, casts or draws otherwise on a GPU is in exact mode what it is on a CPU."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
+from easyscale.pipeline.numerics import library
 from numerics import devices, stand_in
 from once import once
-
-if TYPE_CHECKING:
-    from easyscale.pipeline.numerics import library  # noqa: F401
 
 
 @pytest.fixture(scope="module")
@@ -49,10 +47,14 @@ def test_a_generator_of_a_gpu_is_refused_with_what_to_do(found: Any) -> None:
     assert "use torch.Generator() without a device" in found["refusal"]
 
 
+def test_a_state_is_copied_beside_training_before_it_changes(found: Any) -> None:
+    """The stand-in copies as late as it may: without order between the streams it would copy a later state."""
+    ours, theirs, unordered = found["snapshots"]
+    assert ours == theirs != unordered
+
+
 def test_every_operator_that_autocast_knows_on_a_cpu_is_cast_likewise() -> None:
     """The lists of PyTorch's that ours were made for: with another version they have to be read again."""
-    from easyscale.pipeline.numerics import library
-
     narrow, wide, widest, alone = library.casts()
     assert (len(narrow), len(wide), len(widest)) == (24, 100, 3), torch.__version__
     assert {"aten::layer_norm", "aten::softmax.int", "aten::sum"} <= set(alone)

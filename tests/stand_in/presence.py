@@ -53,4 +53,4 @@ def tell_torch() -> None:
     }
     for name, value in answers.items():
         setattr(torch.cuda, name, answer(value))
-    torch.cuda._initialized = True  # noqa: SLF001
+    torch.cuda._initialized = True

@@ -30,7 +30,8 @@ class Bringer(MetaPathFinder, Loader):
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
-        assert spec and spec.origin
+        assert spec
+        assert spec.origin
         from presence import load_device
 
         load_device(self._device, spec.origin)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 from easyscale.coordinator.memory import MemoryKV
 from easyscale.errors import UnavailableError
-from easyscale.pipeline import doctor
+from easyscale.pipeline import doctor, switches
 from easyscale.pipeline.doctor import MAX_SKEW_SECONDS, Finding, examine
 from easyscale.storage.memory import MemoryStore
 from services import free_ports
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from easyscale.storage.objects import Data
@@ -160,3 +163,37 @@ def test_a_store_that_has_two_winners_is_fatal(tmp_path: Path, monkeypatch: pyte
 def test_a_finding_is_plain_json() -> None:
     finding = Finding(what="x", ok=False, fatal=True, detail="d", hint="h")
     assert finding.as_dict() == {"what": "x", "ok": False, "fatal": True, "detail": "d", "hint": "h"}
+
+
+@pytest.mark.parametrize(
+    ("plant", "complaint"),
+    [
+        (lambda: setattr(torch.backends.cudnn, "benchmark", True), "torch.backends.cudnn.benchmark is True"),
+        (lambda: setattr(torch.backends.cudnn, "allow_tf32", True), "torch.backends.cudnn.allow_tf32 is True"),
+        (lambda: torch.set_float32_matmul_precision("high"), "torch.set_float32_matmul_precision is 'high'"),
+        (
+            lambda: torch.use_deterministic_algorithms(True, warn_only=True),
+            "torch.use_deterministic_algorithms is False",
+        ),
+        (lambda: os.environ.update(CUBLAS_WORKSPACE_CONFIG=":16:8"), "CUBLAS_WORKSPACE_CONFIG is ':16:8'"),
+        (lambda: os.environ.pop("NVIDIA_TF32_OVERRIDE"), "NVIDIA_TF32_OVERRIDE is None"),
+    ],
+)
+def test_a_switch_that_is_not_as_it_should_be_is_fatal(plant: Callable[[], None], complaint: str) -> None:
+    switches.set_all()
+    assert doctor._switches(switches.moved(), switches.late()).ok
+    plant()
+    try:
+        bad = doctor._switches(switches.moved(), switches.late())
+        assert (bad.ok, bad.fatal, bad.detail) == (False, True, f"not so: {complaint}")
+        assert "take it out" in bad.hint
+    finally:
+        assert len(switches.put_back()) == 1
+    assert doctor._switches(switches.moved(), switches.late()).ok
+
+
+@pytest.mark.parametrize(("capability", "ok", "told"), [((9, 0), True, "sm_90"), ((7, 0), False, "the oldest is 7.5")])
+def test_a_gpu_without_exact_kernels_is_told(capability: tuple[int, int], ok: bool, told: str) -> None:
+    found = doctor._exact_on("cuda:0", capability)
+    assert (found.ok, found.fatal) == (ok, False)
+    assert told in found.detail

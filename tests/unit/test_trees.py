@@ -16,7 +16,7 @@ from hypothesis import given, settings
 
 def round_trip(tree: Any) -> Any:
     skeleton, tensors = trees.flatten(tree)
-    return trees.restore(msgspec.json.decode(msgspec.json.encode(skeleton)), trees.snapshot(tensors))
+    return trees.restore(msgspec.json.decode(msgspec.json.encode(skeleton)), trees.snapshot(tensors)[0])
 
 
 def exact(value: Any) -> Any:
@@ -187,13 +187,13 @@ def test_a_skeleton_nested_without_end_is_corrupt() -> None:
 
 def test_a_snapshot_is_out_of_reach_of_training_and_reuses_buffers_that_fit() -> None:
     live = {"a": torch.ones(4), "b": torch.ones(2, 2).t(), "c": torch.ones(3)}
-    first = trees.snapshot(live)
+    first = trees.snapshot(live)[0]
     live["a"].add_(1)
     assert first["a"].tolist() == [1, 1, 1, 1]
     addresses = {name: tensor.data_ptr() for name, tensor in first.items()}
     live["b"] = torch.ones(2, 3)
     live["c"] = torch.ones(3, dtype=torch.float64)
-    second = trees.snapshot(live, first)
+    second = trees.snapshot(live, first)[0]
     assert second["a"].data_ptr() == addresses["a"]
     assert second["a"].tolist() == [2, 2, 2, 2]
     assert second["b"].shape == (2, 3)
