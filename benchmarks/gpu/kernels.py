@@ -37,9 +37,11 @@ def run(options: Options, tell: Teller) -> None:
     """Run each family, those after one that ends the program, too."""
     from numerics import probe
 
-    recorded = probe.recorded()
-    families = list(FEW if options.tiny else recorded)
-    program = probe.with_cuda()
+    recorded, program = probe.recorded(), probe.with_cuda()
+    there = probe.output([str(program), "families"]).split()  # in the order in which they run
+    for family in recorded.keys() - there:
+        tell(Check(family, Outcome.failed, "the probe has no such family"))
+    families = [family for family in there if not options.tiny or family in FEW]
     with tempfile.TemporaryDirectory() as folder:
         command = [str(program), "cuda"]
         if options.on_gpu:
@@ -47,23 +49,24 @@ def run(options: Options, tell: Teller) -> None:
         deadline = time.monotonic() + options.seconds
         while families:
             text, problem = _output([*command, *families], deadline - time.monotonic())
-            found = {family: lines for family, lines in probe.by_family(text).items() if family in families}
-            if problem and len(found) < len(families):
-                bad = families[len(found)]
-                tell(Check(bad, Outcome.failed, problem))
-            else:
-                bad = None
-            for family, lines in found.items():
-                digest = probe.digest(lines)
-                said = f"{len(lines)} cases"
-                if digest != recorded.get(family) and family != bad:
-                    said += f", {_differences(family, lines)}"
-                if family != bad:
-                    tell.compare(family, digest, recorded.get(family), said, cases=len(lines))
-            done = [*found, bad]
+            found = probe.by_family(text)
+            done = [family for family in families if family in found]
+            if problem:
+                done = [family for family in done if len(found[family]) == probe.cases([family])]
+            for family in done:
+                _compare(family, found[family], recorded.get(family), tell)
             families = [family for family in families if family not in done]
-            if not found and bad is None:
-                break
+            if families:
+                tell(Check(families.pop(0), Outcome.failed, problem or "it said nothing"))
+
+
+def _compare(family: str, lines: list[str], recorded: str | None, tell: Teller) -> None:
+    from numerics import probe
+
+    digest, said = probe.digest(lines), f"{len(lines)} cases"
+    if digest != recorded:
+        said += f", {_differences(family, lines)}"
+    tell.compare(family, digest, recorded, said, cases=len(lines))
 
 
 def _manifest(program: Path, folder: Path) -> Path:

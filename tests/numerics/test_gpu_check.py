@@ -66,17 +66,18 @@ def test_a_dry_run_builds_and_lists_every_part():
 
 
 def test_every_part_does_its_work_on_the_stand_in(tmp_path):
-    """Bits are compared in earnest; times mean nothing."""
-    file = tmp_path / "found.json"
-    done = run("--dry-run", "--arch", ARCH, "--stand-in", "--minutes", "30", "--json", str(file))
+    """Bits are compared in earnest; times mean nothing. Two tables of them are enough."""
+    file, asked = tmp_path / "found.json", [name for name in PARTS if name not in ("gemm", "memory")]
+    options = ("--arch", ARCH, "--minutes", "30", "--json", str(file), "--only", *asked)
+    done = run("--dry-run", "--stand-in", *options)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(file.read_text())
     outcomes = {name: [check["outcome"] for check in one["checks"]] for name, one in found["parts"].items()}
-    assert tuple(outcomes) == PARTS
+    assert list(outcomes) == asked
     for name in ("kernels", "functions", "operators", "models"):
         assert set(outcomes[name]) == {"equal"}
     assert outcomes["engine"].count("equal") == 2
-    for name in ("gemm", "conv", "memory", "steps"):
+    for name in ("conv", "steps"):
         assert {"told", *outcomes[name]} <= {"told", "met", "missed"}
         assert outcomes[name][-1] in ("met", "missed")
     assert found["outcomes"] == {
@@ -146,7 +147,7 @@ def test_hashes_that_differ_are_told_with_the_cases_and_a_family_that_cannot_run
 
     told = found()
     assert {name: check.outcome for name, check in told.items()} == dict.fromkeys(kernels.FEW, checks.Outcome.differs)
-    assert "60 differ: softmax: softmax of 1 inner 1; " in told["softmax"].said  # nothing was computed
+    assert "51 differ: softmax: softmax of 1 inner 1; " in told["softmax"].said  # nothing was computed, and 9 are zeros
     monkeypatch.setenv("FAKE_CUDA", "cuCtxSynchronize=209")
     told = found()
     assert {name: check.outcome for name, check in told.items()} == dict.fromkeys(kernels.FEW, checks.Outcome.failed)
