@@ -27,11 +27,13 @@ const char* isa_name();
 
 // The kernels of csrc/cuda are one more set, which a program need not have: the one in use by a thread while what it works
 // on is on such a device.
+#ifndef __CUDACC__
 namespace es {
 
 extern constinit thread_local bool on_cuda;
 
 }
+#endif
 #define ES_CUDA_TABLE(Table, name) __attribute__((weak)) const Table& ES_JOIN(name, _cuda)();
 #define ES_CUDA_CASE(name) \
   case Isa::cuda:          \

@@ -121,7 +121,8 @@ ES_STUB(add_stub, [](auto& iter, const c10::Scalar& alpha) {
   auto type = iter.common_dtype();
   if (c10::isComplexType(type)) refuse("add", "it is not specified for complex numbers");
   bool plain = alpha.equal(1) || alpha.equal(-1);
-  if (is_integral(iter) || (plain && !on_device())) return original(at::native::add_stub)(iter, alpha);
+  bool theirs = !on_device() || type == at::kDouble;
+  if (is_integral(iter) || (plain && theirs)) return original(at::native::add_stub)(iter, alpha);
   run(iter, Point::add_scaled, "add", {number(alpha)});
 });
 

@@ -129,12 +129,15 @@ void Operators::remember(const char* name) const {
   auto dot = full.find('.');
   auto base = full.substr(0, dot), overload = dot == std::string::npos ? "" : full.substr(dot + 1);
   auto handle = c10::Dispatcher::singleton().findSchemaOrThrow(base.c_str(), overload.c_str());
-  originals(key_).emplace(name, handle.getComputedKernelForDispatchKey(key_));
+  if (handle.hasComputedKernelForDispatchKey(key_))
+    originals(key_).emplace(name, handle.getComputedKernelForDispatchKey(key_));
 }
 
 void call_original(const char* name, torch::jit::Stack& stack) {
   auto key = on_device() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU;
-  auto& kernel = originals(key).at(name);
+  auto found = originals(key).find(name);
+  TORCH_CHECK(found != originals(key).end(), "PyTorch has no ", name, " of its own for this device");
+  auto& kernel = found->second;
   kernel.callBoxed(kernel.opHandle(), c10::DispatchKeySet(key), &stack);
 }
 

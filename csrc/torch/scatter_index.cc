@@ -19,7 +19,7 @@ at::Tensor places_of(const at::Tensor& self, const std::vector<at::Tensor>& indi
   at::Tensor to;
   for (size_t d = 0; d < indices.size(); ++d) {
     int64_t size = self.size(first + (int64_t)d);
-    at::Tensor index = as_index(indices[d]);
+    at::Tensor index = as_index(indices[d].to(self.device()));
     check_range(index, -size, size, what);
     at::Tensor numbers = at::empty_like(index);
     scatter().number(index.numel(), size, index.const_data_ptr<int64_t>(),

@@ -11,6 +11,7 @@
 #include <c10/core/DeviceGuard.h>
 
 #include <optional>
+#include <type_traits>
 
 #include "../cpu/gemm.h"
 
@@ -56,12 +57,24 @@ inline Device gpu_of(const c10::List<std::optional<at::Tensor>>& list) {
 }
 inline Device gpu_of(at::Tensor* x) { return x ? gpu_of(*x) : Device(); }
 
+// A tensor that kernels of a device could not read. Numbers (0-dim) are ATen's business.
+inline bool is_elsewhere(const at::TensorBase& x) { return x.defined() && !x.is_cuda() && x.dim() > 0; }
+inline bool is_elsewhere(const std::optional<at::Tensor>& x) { return x && is_elsewhere(*x); }
+template <class T>
+  requires(!std::is_base_of_v<at::TensorBase, T> && !std::is_same_v<T, std::optional<at::Tensor>>)
+bool is_elsewhere(const T&) {
+  return false;
+}
+
 class Where {
  public:
   template <class... Arguments>
   explicit Where(const Arguments&... arguments) : before_(on_cuda) {
     Device device;
     (void)((device = gpu_of(arguments), device.has_value()) || ...);
+    if (device)
+      TORCH_CHECK(!(is_elsewhere(arguments) || ...), "Expected all tensors to be on the same device, but found at least "
+                  "two devices, ", *device, " and cpu!");
     on_cuda = device.has_value();
     if (device) guard_.reset_device(*device);
   }
