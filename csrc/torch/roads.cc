@@ -42,6 +42,10 @@ class Road final : public c10::OperatorKernel {
   std::optional<c10::SafeKernelFunction> theirs_;  // integers stay with PyTorch's
 };
 
+void no_road(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack*) {
+  refuse(c10::toString(op.operator_name()), "exact mode has no kernel for it");
+}
+
 std::unique_ptr<torch::Library> roads, above_autograd;
 
 // Operators, by their full names, that have a kernel for CPUs or for anything. `always`: also with integers alone, since
@@ -61,7 +65,12 @@ void take_roads(const std::vector<std::string>& names, const std::vector<std::st
     std::optional<c10::SafeKernelFunction> theirs;
     if (!ours_alone.count(full) && op.hasComputedKernelForDispatchKey(DispatchKey::CUDA))
       theirs = op.getComputedKernelForDispatchKey(DispatchKey::CUDA);
-    auto kernel = op.getComputedKernelForDispatchKey(made ? kNobody : DispatchKey::CPU);
+    auto from = made ? kNobody : DispatchKey::CPU;
+    if (!op.hasComputedKernelForDispatchKey(from)) {  // what there is on devices only, as products of another type
+      roads->impl(full.c_str(), torch::CppFunction::makeFromBoxedFunction<&no_road>());
+      continue;
+    }
+    auto kernel = op.getComputedKernelForDispatchKey(from);
     auto put = [&](torch::Library& library) {
       library.impl(full.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Road>(kernel, theirs)));
     };
