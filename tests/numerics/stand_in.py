@@ -32,11 +32,11 @@ def device() -> Path:
     return build.linked("stand-in-{}.so", units, build.compiler(), flags)
 
 
-def environment(folder: Path) -> dict[str, str]:
+def environment(folder: Path, *, closed: bool = False) -> dict[str, str]:
     """Environment variables of a process that has the device; to be called in a process that may import torch.
 
     Args:
-        folder: for a driver.
+        folder: for a driver. closed: the host may not touch the device's memory, which takes as long again.
     """
     folder.mkdir(parents=True, exist_ok=True)
     driver = folder / "libcuda.so.1"
@@ -47,6 +47,7 @@ def environment(folder: Path) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join([str(FOLDER), os.environ.get("PYTHONPATH", "")]),
         "LD_LIBRARY_PATH": os.pathsep.join([str(folder), os.environ.get("LD_LIBRARY_PATH", "")]),
         build.CUDA: "1",
+        **({} if closed else {"STAND_IN_OPEN": "1"}),
     }
 
 

@@ -19,7 +19,7 @@ from once import once
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
     def run() -> Any:
-        env = os.environ | stand_in.environment(tmp_path_factory.mktemp("driver"))
+        env = os.environ | stand_in.environment(tmp_path_factory.mktemp("driver"), closed=True)
         env["PYTHONPATH"] += os.pathsep + str(Path(__file__).parents[1])
         done = subprocess.run(
             [sys.executable, "-m", "numerics.devices"], env=env, capture_output=True, text=True, check=False
