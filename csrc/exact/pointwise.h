@@ -50,7 +50,6 @@
   F(square, 1, x * x)                                                        \
   F(cube, 1, x * x * x)                                                      \
   F(power_scalar, 1, power(x, c[0]))                                         \
-  F(inverse, 1, divide(1.0f, x))                                             \
   F(inverse_square, 1, divide(1.0f, x * x))                                  \
   F(exp_of_minus_abs, 1, exponential(-absolute(x)))                          \
   F(add_scaled, 2, fma(c[0], y, x))                                          \

@@ -291,6 +291,7 @@ struct Registered {
     own(at::native::add_stub);
     own(at::native::div_true_stub);
     own(at::native::sqrt_stub);
+    own(at::native::reciprocal_stub);
     own(at::native::max_stub);
     own(at::native::min_stub);
     c10::SetAllocator(c10::kCUDA, &memory);

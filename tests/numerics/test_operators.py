@@ -11,7 +11,7 @@ pytestmark = pytest.mark.timeout(900)  # four worlds at once, one of them withou
 @pytest.mark.parametrize("dtype", operators.DTYPES)
 def test_an_operator_has_the_same_bits_everywhere_or_is_refused(dtype, tmp_path):
     best = next(iter(worlds.WORLDS))
-    env = stand_in.environment(tmp_path, closed=dtype == "float32")
+    env = stand_in.environment(tmp_path, closed=dtype == "bfloat16")
     device = worlds.start(best, "exact", "operators", dtype, "0/1", "cuda", env=env)
     found = worlds.everywhere("exact", "operators", dtype)
     on_device = worlds.answer(device)

@@ -279,8 +279,7 @@ def digest(tensors) -> str:
     """16 hex digits of tensors, in their order and with their shapes."""
     found = hashlib.sha256()
     for tensor in tensors:
-        tensor = tensor.detach().cpu().resolve_conj().resolve_neg()
-        array = tensor.float().numpy() if tensor.is_floating_point() else tensor.numpy()
+        array = (tensor.float() if tensor.is_floating_point() else tensor).numpy(force=True)
         if array.dtype.kind == "f":
             array = np.where(np.isnan(array), np.float32(np.nan), array)
         found.update(repr((array.shape, str(tensor.dtype))).encode())
