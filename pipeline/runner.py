@@ -128,7 +128,8 @@ class Runner:
         laps.end("script")
         self._build = lambda: engine.Engine(engine.build(entry, spec), spec, self._env.device)
         self._engine = self._build()
-        if moved := switches.put_back():
+        # Exact jobs have other settings of their own, and look after them themselves.
+        if spec.numerics == "native" and (moved := switches.put_back()):
             log.warning("runner.switches_put_back", job=message.job, were=moved)
         laps.end("build")
         parts = determinism.determinism_class(self._env.device, spec.threads, spec.numerics)

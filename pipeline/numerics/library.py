@@ -156,9 +156,8 @@ def settle() -> None:
     torch.use_deterministic_algorithms(False)
     torch.backends.mha.set_fastpath_enabled(False)
     torch.backends.opt_einsum.enabled = False  # else an order of products depends on what else is installed
-    for (
-        module
-    ) in _OPTIMIZERS:  # by default they do their steps in another way, which rounds otherwise, on these devices
+    # By default they do their steps in another way on these devices, which rounds otherwise.
+    for module in _OPTIMIZERS:
         module._get_foreach_kernels_supported_devices = list  # type: ignore[attr-defined]  # noqa: SLF001
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -21,13 +22,16 @@ from .coverage import KERNELS, Class, classify, goes_by_the_cpu
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-OTHER_LAYOUTS = ("SparseCPU", "SparseCsrCPU", "QuantizedCPU", "MkldnnCPU", "NestedTensorCPU")
-"""Keys of tensors that exact mode has nothing for."""
+OTHER_LAYOUTS = {
+    "CPU": ("SparseCPU", "SparseCsrCPU", "QuantizedCPU", "MkldnnCPU", "NestedTensorCPU"),
+    "CUDA": ("SparseCUDA", "SparseCsrCUDA", "QuantizedCUDA", "NestedTensorCUDA"),
+}
+"""Keys of tensors that exact mode has nothing for, by device."""
 
 OURS = "easyscale/csrc"
 """Where our own kernels say that they come from."""
 
-_ORIGIN = re.compile(r"^(?:CPU|Autograd\w*|Composite\w+): registered at (.*?):\d+ ::", re.MULTILINE)
+_ORIGIN = re.compile(r"^(?:CPU|CUDA|Autograd\w*|Composite\w+): registered at (.*?):\d+ ::", re.MULTILINE)
 
 _seen: set[str] = set()
 """Operators that have been looked at: refused, or covered."""
@@ -97,8 +101,8 @@ def look(*, operators: bool = False) -> list[str]:
     Raises:
         InexactError: it is not, and why.
     """
-    if torch._C._get_mkldnn_enabled():  # noqa: SLF001
-        library.settle()  # without harm so far: what it leads to is refused
+    if operators or torch._C._get_mkldnn_enabled():  # noqa: SLF001
+        library.settle()  # without harm so far: what they lead to is refused, or is what we have, in other parts
     if not library.load().arithmetic_is_ieee(operators):
         raise InexactError(
             "this process takes subnormal numbers for zero, or rounds otherwise than to nearest: exact numerics "
@@ -138,24 +142,25 @@ def refuse_new() -> list[str]:
     new = [name for name in _names() if name not in _seen]
     _seen.update(new)
     refused, integers, foreign = [], [], []
-    others: dict[str, list[str]] = {key: [] for key in OTHER_LAYOUTS}
+    ours = library.load()
+    devices = ("CPU", "CUDA") if ours.has_devices() else ("CPU",)
+    others: dict[str, list[str]] = {key: [] for device in devices for key in OTHER_LAYOUTS[device]}
     for name in new:
         kind = classify(name)
         if not name.startswith("aten::"):
             if kind is Class.UNCOVERED:
                 foreign.append(name)
             continue
-        for key in OTHER_LAYOUTS:
+        for key, names in others.items():
             if _has(name, key):
-                others[key].append(name)
+                names.append(name)
         if not any(_has(name, key) for key in KERNELS) or (goes_by_the_cpu(name) and kind is Class.UNCOVERED):
             continue
         if kind is Class.UNCOVERED:
             refused.append(name)
         elif kind is Class.INTEGERS:
             integers.append(name)
-    ours = library.load()
-    for device in ("CPU", "CUDA") if ours.has_devices() else ("CPU",):
+    for device in devices:
         ours.refuse(refused + foreign, device)
         ours.refuse(foreign, f"Autograd{device}")  # some compute there already
         ours.integers_only(integers, device)
@@ -170,12 +175,12 @@ def _refuse_replaced() -> None:
     Raises:
         InexactError: names the first of them, and where it was registered.
     """
-    root = _root()
+    theirs = _root(), str(Path(torch.__file__).parent), OURS  # PyTorch registers some in Python
     for name in _names():
         if not name.startswith("aten::"):
             continue
         for place in _ORIGIN.findall(torch._C._dispatch_dump(name)):  # noqa: SLF001
-            if not place.startswith(root) and not place.startswith(OURS):
+            if not place.startswith(theirs):
                 raise InexactError(
                     f"{name} was replaced: another kernel was registered for it at {place}",
                     'exact numerics need its own kernels: leave that library out, or use numerics="native"',

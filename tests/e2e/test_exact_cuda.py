@@ -62,6 +62,7 @@ def test_an_example_that_is_run_on_a_gpu_comes_to_the_state_of_a_cpu(cluster: Cl
     assert theirs.last["state_digest"] == ours.last["state_digest"]
     assert theirs.last["metrics"] == ours.last["metrics"]
     assert devices(cluster) == {"cuda:0", "cpu"}
+    assert not cluster.told("runner.switches_put_back"), "native mode's; they are not what exact mode needs"
 
 
 def test_a_gpu_and_a_cpu_train_one_job_together_to_the_state_of_either(

@@ -164,6 +164,13 @@ def test_switching_onednn_on_again_is_undone_and_threads_are_free(exact: None) -
     torch.set_num_threads(before)
 
 
+def test_deterministic_algorithms_of_pytorchs_which_a_script_switches_on_are_off_again(exact: None) -> None:
+    """With them PyTorch composes some operators in another way, on GPUs only."""
+    torch.use_deterministic_algorithms(True)
+    strict.look(operators=True)
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
 def test_memory_that_is_written_twice_is_pytorchs_own_error(exact: None) -> None:
     with pytest.raises(RuntimeError, match="more than one element of the written-to tensor"):
         torch.ones(1).expand(3).mul_(2)
