@@ -10,34 +10,72 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from .jobs import Devices, Shape, devices
+import numpy as np
+
+from .jobs import Devices, Shape, devices, total
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from ..split import Pace
 
-LEVELS = 16
+LEVELS = 8
 """Step times that sets of two kinds aim at."""
+
+MOST = 64
+"""Sets that are looked at for one job: those which use devices best, and the fastest of each kind."""
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
-    """A set of devices, and the seconds of a step on it."""
+class Sheet:
+    """The sets worth having, the fastest first.
 
-    given: Devices
-    seconds: float
+    Args:
+        given: the sets. seconds: of a step on each. usage: devices by kind, a row for each set. sizes: devices in all.
+        place: of a set among them.
+    """
+
+    given: tuple[Devices, ...]
+    seconds: NDArray[np.float64]
+    usage: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    place: dict[Devices, int]
 
 
-@lru_cache(maxsize=4096)
-def options(shape: Shape, capacity: Devices) -> tuple[Option, ...]:
-    """The sets worth having of what there is, the fastest first."""
-    there = dict(capacity)
-    found: dict[Devices, float] = {}
-    for given in _candidates(shape, there):
-        if given not in found:
-            found[given] = shape.step_seconds(given)
-    return tuple(_worth_having(found))
+def options(shape: Shape, kinds: Sequence[str], there: Sequence[int]) -> Sheet:
+    """The sets worth having of so many devices of these kinds."""
+    return _sheet(shape, tuple(kinds), tuple(_bucket(number, shape.most) for number in there))
+
+
+def _bucket(number: int, most: int) -> int:
+    """What matters of how many there are: clusters that differ by little have their sheets in common."""
+    if number >= most or number <= 8:
+        return min(int(number), most)
+    step = 1 << (int(number).bit_length() - 3)
+    return int(number) // step * step
+
+
+@lru_cache(maxsize=1 << 14)
+def _sheet(shape: Shape, kinds: tuple[str, ...], numbers: tuple[int, ...]) -> Sheet:
+    there = {kind: number for kind, number in zip(kinds, numbers, strict=True) if number}
+    found = {given: shape.step_seconds(given) for given in set(_candidates(shape, there))}
+    kept = list(_worth_having(found))
+    if len(kept) > MOST:
+        thrift = sorted(kept, key=lambda given: found[given] * _weight(shape, given))
+        single = [given for given in kept if len(given) == 1]
+        chosen = set(single[: MOST // 2]) | set(thrift[: MOST // 2])
+        kept = [given for given in kept if given in chosen]
+    usage = np.array([[dict(given).get(kind, 0) for kind in kinds] for given in kept], dtype=np.int64)
+    usage = usage.reshape(len(kept), len(kinds))
+    seconds = np.array([found[given] for given in kept])
+    return Sheet(tuple(kept), seconds, usage, usage.sum(axis=1), {given: i for i, given in enumerate(kept)})
+
+
+def _weight(shape: Shape, given: Devices) -> float:
+    """Devices, each counted by what it could do: the less of it is used, the worse is the set."""
+    return sum(number / pace.est for kind, number in given if (pace := shape.rates.pace(kind)) is not None)
 
 
 def _candidates(shape: Shape, there: Mapping[str, int]) -> Iterator[Devices]:
@@ -76,7 +114,7 @@ def _pairs(
     if not each or not other:
         return
     alone = -(-shape.ests // each)
-    for count in {*_counts(alone), *(alone - n for n in _counts(alone)), there[first[0]]}:
+    for count in {1, alone // 4, alone // 2, alone - alone // 4, alone - 1, there[first[0]]}:
         left = shape.ests - count * each
         if 0 < count <= there[first[0]] and left > 0:
             more = -(-left // other)
@@ -84,12 +122,12 @@ def _pairs(
                 yield devices({first[0]: count, second[0]: more})
 
 
-def _worth_having(found: Mapping[Devices, float]) -> Iterator[Option]:
-    kept: list[tuple[dict[str, int], float]] = []
-    for given, seconds in sorted(found.items(), key=lambda item: (item[1], sum(n for _, n in item[0]), item[0])):
+def _worth_having(found: Mapping[Devices, float]) -> Iterator[Devices]:
+    kept: list[dict[str, int]] = []
+    for given, seconds in sorted(found.items(), key=lambda item: (item[1], total(item[0]), item[0])):
         counts = dict(given)
         if seconds == float("inf"):
             return
-        if not any(all(counts.get(kind, 0) >= n for kind, n in less.items()) for less, _ in kept):
-            kept.append((counts, seconds))
-            yield Option(given, seconds)
+        if not any(all(counts.get(kind, 0) >= number for kind, number in less.items()) for less in kept):
+            kept.append(counts)
+            yield given

@@ -1,0 +1,196 @@
+"""Prices of devices at which what jobs want is what there is, and choices that fit together. Pure arithmetic on tables.
+
+Each job has some rows, of which it takes one; each row has a worth and uses devices of some kinds. Wanted is the choice
+of the greatest worth in all that uses no more than there is: a multiple-choice knapsack in several dimensions. Prices
+(the multipliers of the capacities) solve it but for what does not come out even; the rest is put right row by row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+ROUNDS = 2
+"""How often the price of each kind is looked for, given those of the others."""
+
+OCTAVES, STEPS = 64, 32
+"""Prices are such powers of two: down to 2**-OCTAVES of the highest, STEPS from one to its double."""
+
+PASSES = 4
+"""How often all jobs are improved, at most."""
+
+PAIRS = 24
+"""With more jobs than this, they are not improved in pairs: what does not come out even is little then."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """What jobs could have.
+
+    Args:
+        value: of each row, at least 0; float64 [rows]. usage: devices by kind; int64 [rows, kinds].
+        first: each job's first row, which has no value and uses nothing; int64 [jobs].
+    """
+
+    value: NDArray[np.float64]
+    usage: NDArray[np.int64]
+    first: NDArray[np.int64]
+
+    @cached_property
+    def owner(self) -> NDArray[np.int64]:
+        """The job of each row."""
+        return np.repeat(np.arange(len(self.first)), np.diff(self.first, append=len(self.value)))
+
+    def best(self, value: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The greatest of each job's rows."""
+        return np.maximum.reduceat(value, self.first)
+
+    def argbest(self, value: NDArray[np.float64]) -> NDArray[np.int64]:
+        """The first of each job's rows that is as great as any of them."""
+        rows = np.where(value >= self.best(value)[self.owner], np.arange(len(value)), len(value))
+        return np.minimum.reduceat(rows, self.first)
+
+    def rows(self, job: int) -> slice:
+        """Of one job."""
+        return slice(int(self.first[job]), int(self.first[job + 1]) if job + 1 < len(self.first) else len(self.value))
+
+
+def clear(table: Table, free: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Prices of the kinds at which jobs want no more than there is, each as low as the others allow."""
+    prices = np.zeros(len(free))
+    most = float((table.value / np.maximum(table.usage.sum(axis=1), 1)).max(initial=0.0))
+    for _ in range(ROUNDS):
+        before = prices.copy()
+        for kind in range(len(free)):
+            prices[kind] = 0.0
+            prices[kind] = _price(table, kind, table.value - table.usage @ prices, int(free[kind]), most)
+        if np.array_equal(prices, before):
+            break
+    return prices
+
+
+def _price(table: Table, kind: int, value: NDArray[np.float64], there: int, most: float) -> float:
+    """The lowest price of one kind at which no more of it is wanted than there is."""
+    usage = table.usage[:, kind]
+
+    def wanted(price: float) -> int:
+        utility = value - price * usage
+        takes = utility >= table.best(utility)[table.owner]
+        need = np.where(takes, usage, np.iinfo(np.int64).max)  # of rows that are equally good, the one that needs least
+        return int(np.minimum.reduceat(need, table.first).sum())
+
+    if wanted(0.0) <= there:
+        return 0.0
+    low, high = 0, OCTAVES * STEPS  # in steps below the highest price, at which nothing is wanted
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if wanted(most * 2 ** (-middle / STEPS)) <= there else (low, middle - 1)
+    return float(most * 2 ** (-low / STEPS))
+
+
+class Choice:
+    """A row for each job; together they fit.
+
+    Args:
+        free: devices that are left, by kind. It is changed.
+    """
+
+    def __init__(self, table: Table, free: NDArray[np.int64]) -> None:
+        self._table = table
+        self._free = free
+        self.rows = table.first.copy()
+
+    @property
+    def worth(self) -> float:
+        """Of all rows together."""
+        return float(self._table.value[self.rows].sum())
+
+    def _set(self, job: int, row: int) -> None:
+        self._free += self._table.usage[self.rows[job]] - self._table.usage[row]
+        self.rows[job] = row
+
+    def _best(self, job: int, value: NDArray[np.float64]) -> int:
+        """The best of a job's rows that fit in what it has and what is left."""
+        rows = self._table.rows(job)
+        room = self._free + self._table.usage[self.rows[job]]
+        fits = (self._table.usage[rows] <= room).all(axis=1)
+        return int(rows.start + np.where(fits, value[rows], -np.inf).argmax())
+
+    def reserve(self, jobs: Sequence[int], room: NDArray[np.int64]) -> None:
+        """Give each of these what is worth most for each of its devices, as far as there is room for them."""
+        for job in jobs:
+            if not room.any():
+                return
+            rows = self._table.rows(job)
+            usage = self._table.usage[rows]
+            each = self._table.value[rows] / np.maximum(usage.sum(axis=1), 1)
+            row = rows.start + int(np.where((usage <= room).all(axis=1), each, -np.inf).argmax())
+            room = room - self._table.usage[row]
+            self._set(job, row)
+
+    def settle(self, prices: NDArray[np.float64]) -> None:
+        """Each job takes what is best at these prices and still there: first those that gain most by it."""
+        table = self._table
+        priced = table.value - table.usage @ prices
+        wanted, surplus = table.argbest(priced), table.best(priced)
+        order = np.argsort(-surplus, kind="stable")
+        order = order[self.rows[order] == table.first[order]]  # without those for whom something is reserved
+        fits = (table.usage[wanted[order]].cumsum(axis=0) <= self._free).all(axis=1)
+        whole = len(order) if fits.all() else int(fits.argmin())  # so many get what they want
+        self.rows[order[:whole]] = wanted[order[:whole]]
+        self._free -= table.usage[wanted[order[:whole]]].sum(axis=0)
+        for job in order[whole:].tolist():
+            self._set(job, self._best(job, priced))
+
+    def improve(self) -> None:
+        """As long as a job, or a pair of jobs, gains by something else."""
+        for _ in range(PASSES):
+            gained = self._improve_alone()
+            if len(self.rows) <= PAIRS:
+                gained |= self._improve_in_pairs()
+            if not gained:
+                return
+
+    def _improve_alone(self) -> bool:
+        table, gained = self._table, False
+        room = self._free + table.usage[self.rows]
+        fits = (table.usage <= room[table.owner]).all(axis=1)
+        gains = table.best(np.where(fits, table.value, -np.inf)) - table.value[self.rows]
+        order = np.argsort(-gains, kind="stable")
+        for job in order[gains[order] > 0].tolist():
+            row = self._best(job, table.value)
+            if table.value[row] > table.value[self.rows[job]]:
+                self._set(job, row)
+                gained = True
+        return gained
+
+    def _improve_in_pairs(self) -> bool:
+        gained = False
+        for one in range(len(self.rows)):
+            for other in range(one):
+                gained |= self._improve_pair(one, other)
+        return gained
+
+    def _improve_pair(self, one: int, other: int) -> bool:
+        """The best rows of two jobs with what both have and what is left."""
+        table = self._table
+        first, second = table.rows(one), table.rows(other)
+        room = self._free + table.usage[self.rows[one]] + table.usage[self.rows[other]]
+        fits = (table.usage[first][:, None, :] + table.usage[second][None, :, :] <= room).all(axis=2)
+        both = np.where(fits, table.value[first][:, None] + table.value[second][None, :], -np.inf)
+        best, now = int(both.argmax()), table.value[self.rows[one]] + table.value[self.rows[other]]
+        if both.flat[best] <= now * (1 + 1e-12):
+            return False
+        rows = divmod(best, both.shape[1])
+        self._set(one, int(table.first[one]))  # so that what is left is never negative
+        self._set(other, second.start + rows[1])
+        self._set(one, first.start + rows[0])
+        return True
