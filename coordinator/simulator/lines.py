@@ -43,6 +43,8 @@ def read(
         if header and not delimiter.join(next(reader, [])).startswith(header):
             raise UserError(f"{path} does not begin with {header!r}: it is another kind of file")
         for row in reader:
+            if not row:
+                continue
             try:
                 if len(row) < fields:
                     raise ValueError(f"it has {len(row)} field(s), not {fields}")
