@@ -52,7 +52,7 @@ def simulate(
     from ..coordinator.simulator.figures import figures
     from ..coordinator.simulator.throughputs import Throughputs
 
-    names = list(dict.fromkeys(name.strip() for name in (compare or policy).split(",")))
+    names = list(dict.fromkeys(name.strip() for name in (policy if compare is None else compare).split(",")))
     policies = [named(name) for name in names]
     for name, value in (("--faster", faster), ("--charge", charge), ("--hours", hours)):
         if value is not None and not 0 < value < float("inf"):
