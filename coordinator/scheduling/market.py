@@ -39,9 +39,8 @@ PATIENCE, TURN = 4 * 3600.0, 3600.0
 """Seconds of waiting after which a job is given something whatever it is worth, and for how long."""
 
 RESERVED = 0.1
-"""Share of each kind for jobs that go first whatever they are worth (`Market._urgent`). More of it ends everything a
-little earlier and most jobs later: on Gavel's trace at six times its load, a half instead of a tenth made the mean time
-of a job 1.10 times as long, and the last job was no earlier."""
+"""Share of each kind for jobs that go first whatever they are worth: those that decide when everything is done, and those
+that have waited for long. With more of it most jobs are done later, and the last one no earlier."""
 
 
 class Market:
@@ -49,7 +48,6 @@ class Market:
 
     Args:
         costs: of changing. horizon, patience: seconds; see the constants.
-
     """
 
     name, rigid, at_once, every = "easyscale", False, True, 600.0
@@ -73,13 +71,17 @@ class Market:
         order = sorted(jobs, key=lambda job: (job.arrived, job.name))
         table, given = self._table(order, kinds, free)
         chosen = Choice(table, free)
-        chosen.reserve(self._urgent(order, table, free, now), np.ceil(free * RESERVED).astype(np.int64))
+        room = np.ceil(free * RESERVED).astype(np.int64)
+        critical = self._critical(order, table, free)
+        starving = [place for place, job in enumerate(order) if self._starves(job, now) and place not in critical]
+        chosen.reserve(starving, chosen.reserve(critical, room, table.value), table.thrift)
         chosen.settle(clear(table, free))
         chosen.improve()
         plan.update({job.name: given[row] for job, row in zip(order, chosen.rows, strict=True) if given[row]})
 
-    def _urgent(self, jobs: list[Job], table: Table, free: NDArray[np.int64], now: float) -> list[int]:
-        """Jobs that are given something first: those that would still run when all others were done, and the impatient.
+    @staticmethod
+    def _critical(jobs: list[Job], table: Table, free: NDArray[np.int64]) -> list[int]:
+        """Jobs that would still run when all others were done, the longest first.
 
         A job that takes longer than all work takes all devices decides when everything is done. It costs the others
         little to let it run, since it cannot use many devices: else it would not take that long.
@@ -87,9 +89,7 @@ class Market:
         alone = 1 / np.maximum(table.best(table.value), 1e-12)
         work = sum(job.left * job.shape.ests * job.shape.rates.fastest for job in jobs)
         together = work / max(1, int(free.sum()))
-        critical = sorted((place for place in range(len(jobs)) if alone[place] > together), key=lambda p: -alone[p])
-        starving = [place for place, job in enumerate(jobs) if self._starves(job, now)]
-        return list(dict.fromkeys([*critical, *starving]))
+        return sorted(np.flatnonzero(alone > together).tolist(), key=lambda place: -alone[place])
 
     def _starves(self, job: Job, now: float) -> bool:
         """Whether it has a turn for having waited: as many as it has lost patience, and it is in none of these yet."""

@@ -49,6 +49,12 @@ class Table:
         """The job of each row."""
         return np.repeat(np.arange(len(self.first)), np.diff(self.first, append=len(self.value)))
 
+    @cached_property
+    def thrift(self) -> NDArray[np.float64]:
+        """The worth of each row for each of its devices."""
+        thrift: NDArray[np.float64] = self.value / np.maximum(self.usage.sum(axis=1), 1)
+        return thrift
+
     def best(self, value: NDArray[np.float64]) -> NDArray[np.float64]:
         """The greatest of each job's rows."""
         return np.maximum.reduceat(value, self.first)
@@ -66,7 +72,7 @@ class Table:
 def clear(table: Table, free: NDArray[np.int64]) -> NDArray[np.float64]:
     """Prices of the kinds at which jobs want no more than there is, each as low as the others allow."""
     prices = np.zeros(len(free))
-    most = float((table.value / np.maximum(table.usage.sum(axis=1), 1)).max(initial=0.0))
+    most = float(table.thrift.max(initial=0.0))
     for _ in range(ROUNDS):
         before = prices.copy()
         for kind in range(len(free)):
@@ -124,17 +130,17 @@ class Choice:
         fits = (self._table.usage[rows] <= room).all(axis=1)
         return int(rows.start + np.where(fits, value[rows], -np.inf).argmax())
 
-    def reserve(self, jobs: Sequence[int], room: NDArray[np.int64]) -> None:
-        """Give each of these what is worth most for each of its devices, as far as there is room for them."""
+    def reserve(self, jobs: Sequence[int], room: NDArray[np.int64], value: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Give each of these what is best by this value, as far as there is room for them; the room that is left."""
         for job in jobs:
             if not room.any():
-                return
+                break
             rows = self._table.rows(job)
-            usage = self._table.usage[rows]
-            each = self._table.value[rows] / np.maximum(usage.sum(axis=1), 1)
-            row = rows.start + int(np.where((usage <= room).all(axis=1), each, -np.inf).argmax())
+            fits = (self._table.usage[rows] <= room).all(axis=1)
+            row = int(rows.start + np.where(fits, value[rows], -np.inf).argmax())
             room = room - self._table.usage[row]
             self._set(job, row)
+        return room
 
     def settle(self, prices: NDArray[np.float64]) -> None:
         """Each job takes what is best at these prices and still there: first those that gain most by it."""
