@@ -64,6 +64,8 @@ class Market:
         kinds = sorted(kind for kind, count in capacity.items() if count)
         free = np.array([capacity[kind] for kind in kinds], dtype=np.int64)
         plan: Plan = {}
+        if not kinds:
+            return plan
         for tier in sorted({job.priority for job in jobs}, reverse=True):
             self._tier([job for job in jobs if job.priority == tier], kinds, free, now, plan)
         return plan
@@ -85,7 +87,7 @@ class Market:
         little to let it run, since it cannot use many devices: else it would not take that long.
         """
         alone = 1 / np.maximum(table.best(table.value), 1e-12)
-        work = sum(job.left * job.shape.ests * job.shape.rates.fastest for job in jobs)
+        work = sum(job.left * job.shape.ests * job.shape.rates.fastest for job in jobs if job.shape.rates.paces)
         together = work / max(1, int(free.sum()))
         critical = sorted((place for place in range(len(jobs)) if alone[place] > together), key=lambda p: -alone[p])
         starving = [place for place, job in enumerate(jobs) if self._starves(job, now)]
