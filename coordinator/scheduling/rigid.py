@@ -37,9 +37,9 @@ def _fits(free: Mapping[str, int], given: Devices) -> bool:
 
 
 def _keep(free: dict[str, int], jobs: Sequence[Job]) -> Plan:
-    """Jobs that run keep what they have, as far as it is still there, earlier ones first."""
+    """Jobs that run keep what they have, as far as it is still there, those that go first before others."""
     plan: Plan = {}
-    for job in jobs:
+    for job in _by_precedence(jobs):
         if job.given and _fits(free, job.given):
             plan[job.name] = job.given
             _take(free, job.given)
