@@ -137,7 +137,31 @@ class Choice:
             self._set(job, row)
 
     def settle(self, prices: NDArray[np.float64]) -> None:
-        """Each job takes what is best at these prices and still there: first those that gain most by it."""
+        """Each job takes what is best at these prices and still there: first those that gain most by it.
+
+        With few jobs this is tried once more for each of them, which then takes what is worth most to it before all
+        others: at no price would one take a block of devices and leave two others the rest.
+        """
+        before = self.rows.copy()
+        self._settle(prices)
+        if len(before) > PAIRS:
+            return
+        self._improve_alone()
+        worth, best = self.worth, self.rows.copy()
+        for job in np.flatnonzero(before == self._table.first).tolist():
+            self._set_all(before)
+            self._set(job, self._best(job, self._table.value))
+            self._settle(prices)
+            self._improve_alone()
+            if self.worth > worth * (1 + 1e-12):
+                worth, best = self.worth, self.rows.copy()
+        self._set_all(best)
+
+    def _set_all(self, rows: NDArray[np.int64]) -> None:
+        self._free += self._table.usage[self.rows].sum(axis=0) - self._table.usage[rows].sum(axis=0)
+        self.rows[:] = rows
+
+    def _settle(self, prices: NDArray[np.float64]) -> None:
         table = self._table
         priced = table.value - table.usage @ prices
         wanted, surplus = table.argbest(priced), table.best(priced)
