@@ -75,23 +75,29 @@ class Market:
         order = sorted(jobs, key=lambda job: (job.arrived, job.name))
         table, given = self._table(order, kinds, free)
         chosen = Choice(table, free)
-        chosen.reserve(self._urgent(order, table, free, now), np.ceil(free * RESERVED).astype(np.int64))
+        critical, starving = self._urgent(order, table, free, now)
+        room = np.ceil(free * RESERVED).astype(np.int64)
+        chosen.reserve(starving[:1], free.copy())  # its turn comes whatever it needs, one such job at a time
+        chosen.reserve([*critical, *starving], room)
         chosen.settle(clear(table, free))
-        chosen.improve()
+        chosen.improve(fixed=starving)
         plan.update({job.name: given[row] for job, row in zip(order, chosen.rows, strict=True) if given[row]})
 
-    def _urgent(self, jobs: list[Job], table: Table, free: NDArray[np.int64], now: float) -> list[int]:
+    def _urgent(
+        self, jobs: list[Job], table: Table, free: NDArray[np.int64], now: float
+    ) -> tuple[list[int], list[int]]:
         """Jobs that are given something first: those that would still run when all others were done, and the impatient.
 
         A job that takes longer than all work takes all devices decides when everything is done. It costs the others
         little to let it run, since it cannot use many devices: else it would not take that long.
         """
-        alone = 1 / np.maximum(table.best(table.value), 1e-12)
+        best = table.best(table.value)
+        able = np.flatnonzero(best > 0).tolist()
+        alone = 1 / np.maximum(best, 1e-12)
         work = sum(job.left * job.shape.ests * job.shape.rates.fastest for job in jobs if job.shape.rates.paces)
         together = work / max(1, int(free.sum()))
-        critical = sorted((place for place in range(len(jobs)) if alone[place] > together), key=lambda p: -alone[p])
-        starving = [place for place, job in enumerate(jobs) if self._starves(job, now)]
-        return list(dict.fromkeys([*critical, *starving]))
+        critical = sorted((place for place in able if alone[place] > together), key=lambda p: -alone[p])
+        return critical, [place for place in able if self._starves(jobs[place], now)]
 
     def _starves(self, job: Job, now: float) -> bool:
         """Whether it has a turn for having waited: as many as it has lost patience, and it is in none of these yet."""

@@ -126,9 +126,12 @@ class Choice:
 
     def reserve(self, jobs: Sequence[int], room: NDArray[np.int64]) -> None:
         """Give each of these what is worth most for each of its devices, as far as there is room for them."""
+        room = np.minimum(room, self._free)
         for job in jobs:
             if not room.any():
                 return
+            if self.rows[job] != self._table.first[job]:
+                continue
             rows = self._table.rows(job)
             usage = self._table.usage[rows]
             each = self._table.value[rows] / np.maximum(usage.sum(axis=1), 1)
@@ -174,12 +177,17 @@ class Choice:
         for job in order[whole:].tolist():
             self._set(job, self._best(job, priced))
 
-    def improve(self) -> None:
-        """As long as a job, or a pair of jobs, gains by something else."""
+    def improve(self, fixed: Sequence[int] = ()) -> None:
+        """As long as a job, or a pair of jobs, gains by something else.
+
+        Args:
+            fixed: jobs that give nothing to others.
+        """
+        pairs = [job for job in range(len(self.rows)) if job not in fixed]
         for _ in range(PASSES):
             gained = self._improve_alone()
             if len(self.rows) <= PAIRS:
-                gained |= self._improve_in_pairs()
+                gained |= self._improve_in_pairs(pairs)
             if not gained:
                 return
 
@@ -196,10 +204,10 @@ class Choice:
                 gained = True
         return gained
 
-    def _improve_in_pairs(self) -> bool:
+    def _improve_in_pairs(self, jobs: Sequence[int]) -> bool:
         gained = False
-        for one in range(len(self.rows)):
-            for other in range(one):
+        for place, one in enumerate(jobs):
+            for other in jobs[:place]:
                 gained |= self._improve_pair(one, other)
         return gained
 
