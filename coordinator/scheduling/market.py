@@ -39,8 +39,8 @@ PATIENCE, TURN = 4 * 3600.0, 3600.0
 """Seconds of waiting after which a job is given something whatever it is worth, and for how long."""
 
 RESERVED = 0.1
-"""Share of each kind for jobs that go first whatever they are worth: those that decide when everything is done, and those
-that have waited for long. With more of it most jobs are done later, and the last one no earlier."""
+"""Share of each kind for jobs that go first whatever they are worth: who decides when everything is done, and who has
+waited for long. With more of it most jobs are done later, and the last one no earlier."""
 
 
 class Market:
@@ -62,6 +62,8 @@ class Market:
         kinds = sorted(kind for kind, count in capacity.items() if count)
         free = np.array([capacity[kind] for kind in kinds], dtype=np.int64)
         plan: Plan = {}
+        if not kinds:
+            return plan
         for tier in sorted({job.priority for job in jobs}, reverse=True):
             self._tier([job for job in jobs if job.priority == tier], kinds, free, now, plan)
         return plan
@@ -71,25 +73,28 @@ class Market:
         order = sorted(jobs, key=lambda job: (job.arrived, job.name))
         table, given = self._table(order, kinds, free)
         chosen = Choice(table, free)
+        best = table.best(table.value)
+        starving = [place for place, job in enumerate(order) if best[place] > 0 and self._starves(job, now)]
+        chosen.reserve(starving[:1], free.copy(), table.thrift)  # its turn comes whatever it needs, one at a time
         room = np.ceil(free * RESERVED).astype(np.int64)
-        critical = self._critical(order, table, free)
-        starving = [place for place, job in enumerate(order) if self._starves(job, now) and place not in critical]
-        chosen.reserve(starving, chosen.reserve(critical, room, table.value), table.thrift)
+        room = chosen.reserve(self._critical(order, best, free), room, table.value)
+        chosen.reserve(starving, room, table.thrift)
         chosen.settle(clear(table, free))
-        chosen.improve()
+        chosen.improve(fixed=starving)
         plan.update({job.name: given[row] for job, row in zip(order, chosen.rows, strict=True) if given[row]})
 
     @staticmethod
-    def _critical(jobs: list[Job], table: Table, free: NDArray[np.int64]) -> list[int]:
+    def _critical(jobs: list[Job], best: NDArray[np.float64], free: NDArray[np.int64]) -> list[int]:
         """Jobs that would still run when all others were done, the longest first.
 
         A job that takes longer than all work takes all devices decides when everything is done. It costs the others
         little to let it run, since it cannot use many devices: else it would not take that long.
         """
-        alone = 1 / np.maximum(table.best(table.value), 1e-12)
-        work = sum(job.left * job.shape.ests * job.shape.rates.fastest for job in jobs)
+        able = np.flatnonzero(best > 0).tolist()
+        alone = 1 / np.maximum(best, 1e-12)
+        work = sum(job.left * job.shape.ests * job.shape.rates.fastest for job in jobs if job.shape.rates.paces)
         together = work / max(1, int(free.sum()))
-        return sorted(np.flatnonzero(alone > together).tolist(), key=lambda place: -alone[place])
+        return sorted((place for place in able if alone[place] > together), key=lambda place: -alone[place])
 
     def _starves(self, job: Job, now: float) -> bool:
         """Whether it has a turn for having waited: as many as it has lost patience, and it is in none of these yet."""

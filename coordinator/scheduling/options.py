@@ -15,7 +15,7 @@ import numpy as np
 from .jobs import Devices, Shape, devices, total
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -25,7 +25,8 @@ LEVELS = 8
 """Step times that sets of two kinds aim at."""
 
 MOST = 64
-"""Sets that are looked at for one job: those which use devices best, and the fastest of each kind."""
+"""Sets that are looked at for one job: those which use devices best, and the fastest of one kind. With more, there are
+the fastest and the slowest of each kind, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +47,16 @@ class Sheet:
 
 def options(shape: Shape, kinds: Sequence[str], there: Sequence[int]) -> Sheet:
     """The sets worth having of so many devices of these kinds."""
-    return _sheet(shape, tuple(kinds), tuple(_bucket(number, shape.most) for number in there))
+    return _sheet(shape, tuple(kinds), tuple(_bucket(int(number), shape) for number in there))
 
 
-def _bucket(number: int, most: int) -> int:
+def _bucket(number: int, shape: Shape) -> int:
     """What matters of how many there are: clusters that differ by little have their sheets in common."""
-    if number >= most or number <= 8:
-        return min(int(number), most)
-    step = 1 << (int(number).bit_length() - 3)
-    return int(number) // step * step
+    if number >= shape.most or number <= 8:
+        return min(number, shape.most)
+    step = 1 << (number.bit_length() - 3)
+    alone = (max(count, shape.least) for count in _counts(shape.ests))
+    return max([number // step * step, *(count for count in alone if count <= number)])
 
 
 @lru_cache(maxsize=1 << 14)
@@ -65,7 +67,9 @@ def _sheet(shape: Shape, kinds: tuple[str, ...], numbers: tuple[int, ...]) -> Sh
     if len(kept) > MOST:
         thrift = sorted(kept, key=lambda given: found[given] * _weight(shape, given))
         single = [given for given in kept if len(given) == 1]
-        chosen = set(single[: MOST // 2]) | set(thrift[: MOST // 2])
+        slowest = {given[0][0]: given for given in single}  # each runs where only so much is free
+        fastest = {given[0][0]: given for given in reversed(single)}
+        chosen = {*slowest.values(), *fastest.values(), *single[: MOST // 2], *thrift[: MOST // 2]}
         kept = [given for given in kept if given in chosen]
     usage = np.array([[dict(given).get(kind, 0) for kind in kinds] for given in kept], dtype=np.int64)
     usage = usage.reshape(len(kept), len(kinds))
@@ -82,7 +86,7 @@ def _candidates(shape: Shape, there: Mapping[str, int]) -> Iterator[Devices]:
     paces = [(kind, pace) for kind, pace in shape.rates.paces if there.get(kind)]
     for kind, _ in paces:
         for count in _counts(shape.ests):
-            if count <= there[kind]:
+            if max(count, shape.least) <= there[kind]:
                 yield devices({kind: max(count, shape.least)})
     if not shape.mixes:
         return
@@ -92,7 +96,8 @@ def _candidates(shape: Shape, there: Mapping[str, int]) -> Iterator[Devices]:
     yield devices({kind: min(there[kind], shape.ests) for kind, _ in paces})
 
 
-def _counts(ests: int) -> Iterable[int]:
+@lru_cache(maxsize=1 << 10)
+def _counts(ests: int) -> Sequence[int]:
     """Numbers of equal devices of which the next smaller one would be slower."""
     return sorted({-(-ests // each) for each in range(1, ests + 1)})
 

@@ -132,9 +132,12 @@ class Choice:
 
     def reserve(self, jobs: Sequence[int], room: NDArray[np.int64], value: NDArray[np.float64]) -> NDArray[np.int64]:
         """Give each of these what is best by this value, as far as there is room for them; the room that is left."""
+        room = np.minimum(room, self._free)
         for job in jobs:
             if not room.any():
                 break
+            if self.rows[job] != self._table.first[job]:
+                continue
             rows = self._table.rows(job)
             fits = (self._table.usage[rows] <= room).all(axis=1)
             row = int(rows.start + np.where(fits, value[rows], -np.inf).argmax())
@@ -143,7 +146,31 @@ class Choice:
         return room
 
     def settle(self, prices: NDArray[np.float64]) -> None:
-        """Each job takes what is best at these prices and still there: first those that gain most by it."""
+        """Each job takes what is best at these prices and still there: first those that gain most by it.
+
+        With few jobs this is tried once more for each of them, which then takes what is worth most to it before all
+        others: at no price would one take a block of devices and leave two others the rest.
+        """
+        before = self.rows.copy()
+        self._settle(prices)
+        if len(before) > PAIRS:
+            return
+        self._improve_alone()
+        worth, best = self.worth, self.rows.copy()
+        for job in np.flatnonzero(before == self._table.first).tolist():
+            self._set_all(before)
+            self._set(job, self._best(job, self._table.value))
+            self._settle(prices)
+            self._improve_alone()
+            if self.worth > worth * (1 + 1e-12):
+                worth, best = self.worth, self.rows.copy()
+        self._set_all(best)
+
+    def _set_all(self, rows: NDArray[np.int64]) -> None:
+        self._free += self._table.usage[self.rows].sum(axis=0) - self._table.usage[rows].sum(axis=0)
+        self.rows[:] = rows
+
+    def _settle(self, prices: NDArray[np.float64]) -> None:
         table = self._table
         priced = table.value - table.usage @ prices
         wanted, surplus = table.argbest(priced), table.best(priced)
@@ -156,12 +183,17 @@ class Choice:
         for job in order[whole:].tolist():
             self._set(job, self._best(job, priced))
 
-    def improve(self) -> None:
-        """As long as a job, or a pair of jobs, gains by something else."""
+    def improve(self, fixed: Sequence[int] = ()) -> None:
+        """As long as a job, or a pair of jobs, gains by something else.
+
+        Args:
+            fixed: jobs that give nothing to others.
+        """
+        pairs = [job for job in range(len(self.rows)) if job not in fixed]
         for _ in range(PASSES):
             gained = self._improve_alone()
             if len(self.rows) <= PAIRS:
-                gained |= self._improve_in_pairs()
+                gained |= self._improve_in_pairs(pairs)
             if not gained:
                 return
 
@@ -178,10 +210,10 @@ class Choice:
                 gained = True
         return gained
 
-    def _improve_in_pairs(self) -> bool:
+    def _improve_in_pairs(self, jobs: Sequence[int]) -> bool:
         gained = False
-        for one in range(len(self.rows)):
-            for other in range(one):
+        for place, one in enumerate(jobs):
+            for other in jobs[:place]:
                 gained |= self._improve_pair(one, other)
         return gained
 

@@ -27,8 +27,8 @@ class Proposals:
     def plan(self, capacity: Mapping[str, int], jobs: Sequence[Job], now: float) -> Plan:  # noqa: ARG002
         """See `Policy`."""
         free = dict(capacity)
-        plan = _held(free, jobs)
         order = sorted(jobs, key=lambda job: (-job.priority, job.arrived, job.name))
+        plan = _held(free, order)
         for job in order:
             if job.name not in plan and (first := _smallest(job, free)):
                 plan[job.name] = first

@@ -37,9 +37,9 @@ def _fits(free: Mapping[str, int], given: Devices) -> bool:
 
 
 def _keep(free: dict[str, int], jobs: Sequence[Job]) -> Plan:
-    """Jobs that run keep what they have, as far as it is still there, earlier ones first."""
+    """Jobs that run keep what they have, as far as it is still there, those that go first before others."""
     plan: Plan = {}
-    for job in jobs:
+    for job in _by_precedence(jobs):
         if job.given and _fits(free, job.given):
             plan[job.name] = job.given
             _take(free, job.given)
@@ -81,7 +81,6 @@ class Backfill:
         """See `Policy`."""
         free = dict(capacity)
         plan = _keep(free, jobs)
-        ends = sorted((job.seconds(plan[job.name]), plan[job.name]) for job in jobs if job.name in plan)
         promised: tuple[float, str, int] | None = None
         for job in _by_precedence(jobs):
             if job.name in plan:
@@ -97,6 +96,7 @@ class Backfill:
                 break
             else:
                 if promised is None and _ways(job, capacity):
+                    ends = sorted((one.seconds(plan[one.name]), plan[one.name]) for one in jobs if one.name in plan)
                     promised = self._promise(job, capacity, free, ends)
         return plan
 
@@ -112,10 +112,7 @@ class Backfill:
                 if there >= count:
                     break
                 there, at = there + dict(given).get(kind, 0), at_end
-            if there >= count:
-                starts.append((at + seconds, at, kind, there - count))
-        if not starts:  # devices were taken away for a while
-            return float("inf"), "", 0
+            starts.append((at + seconds, at, kind, there - count))
         _, at, kind, over = min(starts)
         return at, kind, over
 
