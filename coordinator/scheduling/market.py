@@ -71,7 +71,7 @@ class Market:
     def _tier(self, jobs: list[Job], kinds: list[str], free: NDArray[np.int64], now: float, plan: Plan) -> None:
         """Plan the jobs of one priority, and take from `free` what they get."""
         order = sorted(jobs, key=lambda job: (job.arrived, job.name))
-        table, given = self._table(order, kinds, free)
+        table, given = self.table(order, kinds, free)
         chosen = Choice(table, free)
         best = table.best(table.value)
         starving = [place for place, job in enumerate(order) if best[place] > 0 and self._starves(job, now)]
@@ -101,7 +101,7 @@ class Market:
         waited = now - job.arrived - job.ran
         return waited > self._patience * (1 + job.ran // TURN)
 
-    def _table(self, jobs: list[Job], kinds: list[str], free: NDArray[np.int64]) -> tuple[Table, list[Devices]]:
+    def table(self, jobs: list[Job], kinds: list[str], free: NDArray[np.int64]) -> tuple[Table, list[Devices]]:
         """What they could have, and the sets of devices of its rows."""
         nothing, there = np.zeros((1, len(kinds)), dtype=np.int64), free.tolist()
         seconds, usages, first, kept = [], [], [], []
