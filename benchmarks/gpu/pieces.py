@@ -51,7 +51,8 @@ def run(pieces: Sequence[Piece], options: Options) -> Iterator[tuple[Piece, Any]
 
 
 def _run(piece: Piece, deadline: float) -> Any:
-    command = [sys.executable, "-m", "easyscale.benchmarks.gpu.pieces", piece.device, piece.module, *piece.arguments]
+    program = [sys.executable, "-P", "-m", "easyscale.benchmarks.gpu.pieces"]
+    command = [*program, piece.device, piece.module, *piece.arguments]
     # Without a seed of hashes, op_db gives its inputs in another order each time.
     env = os.environ | {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
     try:
