@@ -55,6 +55,8 @@ def run(options: Options, tell: Teller) -> None:
             families = [family for family in families if family not in done]
             if families:
                 tell(Check(families.pop(0), Outcome.failed, problem or "it said nothing"))
+            elif problem:  # after the last line of the last family: none of them is to blame
+                tell(Check("the end", Outcome.failed, problem))
 
 
 def _compare(family: str, lines: list[str], recorded: str | None, tell: Teller) -> None:
