@@ -1,5 +1,5 @@
-"""Whole jobs. Exact, on a GPU and a CPU at once, to the state of the CPU alone; native, on one GPU, to one
-state for any number of processes.
+"""Whole jobs. Exact, on a GPU and a CPU at once, to the state of the CPU alone; native, on one GPU, to one state
+for any number of processes.
 """
 
 from __future__ import annotations
