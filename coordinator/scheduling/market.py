@@ -79,9 +79,24 @@ class Market:
         room = np.ceil(free * RESERVED).astype(np.int64)
         room = chosen.reserve(self._critical(order, best, free), room, table.value)
         chosen.reserve(starving, room, table.thrift)
+        self._share([job.tenant for job in order], table, chosen)
         chosen.settle(clear(table, free))
         chosen.improve(fixed=starving)
         plan.update({job.name: given[row] for job, row in zip(order, chosen.rows, strict=True) if given[row]})
+
+    @staticmethod
+    def _share(tenants: list[str], table: Table, chosen: Choice) -> None:
+        """Give each tenant what its jobs can use of its share, which is the same for all; the rest is for everybody."""
+        names = sorted(set(tenants))
+        if len(names) < 2:
+            return
+        share = chosen.free // len(names)
+        for name in names:
+            own = [place for place, tenant in enumerate(tenants) if tenant == name and chosen.has_nothing(place)]
+            part, rows = table.part(own)
+            among = Choice(part, share.copy())
+            among.settle(clear(part, share))
+            chosen.take(own, rows[among.rows])
 
     @staticmethod
     def _critical(jobs: list[Job], best: NDArray[np.float64], free: NDArray[np.int64]) -> list[int]:
