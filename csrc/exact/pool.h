@@ -3,7 +3,7 @@
 // These are the definition, one element at a time; kernels may group the work in any way that gives the same bits.
 #pragma once
 
-#include "base.h"
+#include "search.h"
 
 ES_NAMESPACE {
 
@@ -76,13 +76,7 @@ struct Nearest {
   }
   // The first output whose source is i or more.
   ES_FN int64_t first_from(int64_t i) const {
-    int64_t low = 0, high = out;
-    while (low < high) {
-      int64_t middle = low + (high - low) / 2;
-      if (source(middle) < i) low = middle + 1;
-      else high = middle;
-    }
-    return low;
+    return first_that(out, [&](int64_t o) { return source(o) >= i; });
   }
   ES_FN Outputs outputs(int64_t i) const { return {first_from(i), first_from(i + 1)}; }
   ES_FN bool sees(int64_t, int64_t) const { return true; }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "functions.h"
+#include "search.h"
 
 ES_NAMESPACE {
 
@@ -77,16 +78,8 @@ ES_FN bool is_weight(double w) { return w >= 0 && w < kInfinity; }
 
 // An index below `width`, each as often as its weight says. `upto` holds the sums of the weights up to each.
 ES_FN int64_t choice_of(uint64_t words, const double* upto, int64_t width) {
-  double u = unit(words) * upto[width - 1];
-  int64_t low = 0, high = width - 1;  // the first index whose sum exceeds u is in low .. high
-  while (low < high) {
-    int64_t middle = (low + high) / 2;
-    if (upto[middle] > u)
-      high = middle;
-    else
-      low = middle + 1;
-  }
-  return low;
+  const double u = unit(words) * upto[width - 1];
+  return first_that(width - 1, [=](int64_t i) { return upto[i] > u; });
 }
 
 // The upper 64 bits of the product.
