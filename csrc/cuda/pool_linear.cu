@@ -3,7 +3,7 @@
 #include "../cpu/pool_linear.h"
 
 #include "../exact/search.h"
-#include "columns.h"
+#include "each.h"
 
 ES_NAMESPACE {
 

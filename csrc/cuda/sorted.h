@@ -2,7 +2,7 @@
 // meets there without looking at anything else. A stable radix sort, 4 bits at a time.
 #pragma once
 
-#include "columns.h"
+#include "each.h"
 
 ES_NAMESPACE {
 
