@@ -1,42 +1,10 @@
 // nll_loss: a thread has a target.
 #include "../cpu/loss.h"
 
-#include "../exact/losses.h"
 #include "each.h"
 #include "first.h"
 
 ES_NAMESPACE {
-
-struct TermOf {
-  Picks p;
-  const float* scores;
-  float *terms, *weights;
-  ES_FN void operator()(int64_t at) const {
-    const bool picks = p.targets[at] != p.ignored;
-    const float weight = picks ? weight_of(p, at) : 0.0f;
-    terms[at] = picks ? nll_term(weight, scores[score_of(p, at)]) : 0.0f;
-    if (weights) weights[at] = weight;
-  }
-};
-
-struct GradientOf {
-  Picks p;
-  const float* gradient;
-  bool each;
-  const float* total;
-  float* out;
-  ES_FN void operator()(int64_t at) const {
-    if (p.targets[at] != p.ignored)
-      out[score_of(p, at)] = nll_gradient(weight_of(p, at), gradient[each ? at : 0], total ? *total : 1.0f);
-  }
-};
-
-struct Misfits {
-  Picks p;
-  ES_FN bool operator()(int64_t at) const {
-    return p.targets[at] != p.ignored && !is_class(p.targets[at], p.classes);
-  }
-};
 
 struct TargetAt {
   const int64_t* targets;
@@ -51,7 +19,7 @@ ES_NAMESPACE_END
 ES_NAMESPACE {
 
 static int64_t misfit(const Picks& p, int64_t* target) {
-  const int64_t count = p.outer * p.inner, first = first_where(count, Misfits{p});
+  const int64_t count = p.outer * p.inner, first = first_where(count, Misfit{p});
   if (first == count) return -1;
   Memory found(sizeof(int64_t));
   for_each(1, TargetAt{p.targets, first, found.as<int64_t>()});
