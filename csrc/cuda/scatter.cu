@@ -2,7 +2,6 @@
 // in a column of a place. Lines that are short, or so many that each may have a thread of its own, are not sorted.
 #include "../cpu/scatter.h"
 
-#include "../exact/order.h"
 #include "each.h"
 #include "first.h"
 #include "sorted.h"
@@ -103,10 +102,7 @@ struct DotOf {
   const int64_t* b_row;
   float* out;
   ES_FN void operator()(int64_t p) const {
-    const float *left = a + a_row[p] * width, *right = b + b_row[p] * width;
-    out[p] = a_row[p] < 0 ? 0
-                          : contract(
-                                width, [=](int64_t k) { return left[k]; }, [=](int64_t k) { return right[k]; });
+    out[p] = dot_of(width, a, a_row[p], b, b_row[p]);
   }
 };
 
@@ -150,16 +146,7 @@ static void put_rows(const Rows& r, const ByPlace& sorted) {
 static void put_rows(const Rows& r, const ByPlace& sorted, int how) {
   if (r.batches * r.count * r.width == 0) return;
   if (r.scale) return put_rows<Combine::add, true>(r, sorted);
-  switch ((Combine)how) {
-    case Combine::add:
-      return put_rows<Combine::add, false>(r, sorted);
-    case Combine::multiply:
-      return put_rows<Combine::multiply, false>(r, sorted);
-    case Combine::maximum:
-      return put_rows<Combine::maximum, false>(r, sorted);
-    case Combine::minimum:
-      return put_rows<Combine::minimum, false>(r, sorted);
-  }
+  with_constant((Combine)how, [&](auto constant) { put_rows<constant.value, false>(r, sorted); });
 }
 
 static void rows(const Rows& r, int how) {
@@ -204,16 +191,7 @@ static void lines(const Lines& l, int how) {
     const Sorted sorted(count, (uint64_t)cells, CellOf{l});
     return put_rows({1, count, 1, cells, nullptr, nullptr, l.from, nullptr, l.out}, sorted.by_place, how);
   }
-  switch ((Combine)how) {
-    case Combine::add:
-      return for_each(lines, LineOf<Combine::add>{l});
-    case Combine::multiply:
-      return for_each(lines, LineOf<Combine::multiply>{l});
-    case Combine::maximum:
-      return for_each(lines, LineOf<Combine::maximum>{l});
-    case Combine::minimum:
-      return for_each(lines, LineOf<Combine::minimum>{l});
-  }
+  with_constant((Combine)how, [&](auto constant) { for_each(lines, LineOf<constant.value>{l}); });
 }
 
 static void dots(int64_t count, int64_t width, const float* a, const int64_t* a_row, const float* b,
