@@ -195,8 +195,6 @@ ES_FN float mean_gradient(const Mean& m, const int64_t* i, Grad grad) {
 // Whether an element takes the place of the largest one before it: the first of equals stays, the last NaN.
 ES_FN bool is_larger(float x, float most) { return x > most || x != x; }
 
-constexpr uint32_t kLeast = 0xff800000u;  // minus infinity
-
 struct Largest {
   float value;
   int64_t at;  // the position's number in its plane
@@ -205,7 +203,7 @@ struct Largest {
 template <class Axis, class X>
 ES_FN Largest largest_of(const Axis* axis, const int64_t* o, X x) {
   auto number = [=](int64_t d, int64_t h, int64_t w) { return (d * axis[1].in + h) * axis[2].in + w; };
-  Largest most = {from_bits(kLeast),
+  Largest most = {-kInfinity,
                   number(axis[0].window(o[0]).first, axis[1].window(o[1]).first, axis[2].window(o[2]).first)};
   visit_window(axis, o, [&](int64_t d, int64_t h, int64_t w) {
     const float value = x(d, h, w);
