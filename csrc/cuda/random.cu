@@ -194,7 +194,7 @@ static BernoulliValues bernoulli_values(uint64_t threshold) {
 }
 
 static void uniform(const Draw& d, float from, float range, float last) {
-  draw(d, UniformValues{{from, range, last}}, last);
+  draw(d, UniformValues{{from, range}}, last);
 }
 static void normal(const Draw& d, float mean, float deviation) { draw(d, NormalValues<false>{mean, deviation}); }
 static void log_normal(const Draw& d, float mean, float deviation) { draw(d, NormalValues<true>{mean, deviation}); }

@@ -15,9 +15,9 @@ ES_FN float open_unit(uint32_t word) {
   return u < 1 ? u : 1 - 0x1p-24f;
 }
 
-// from + u * (to - from), below `to`: `last` is the largest value of the tensor's type that is allowed.
+// from + u * range. (It can come to the end of the range when it is rounded: who stores it sees to that.)
 struct Uniform {
-  float from, range, last;
+  float from, range;
 };
 
 ES_FN float uniform_of(uint32_t word, Uniform d) { return fma(unit(word), d.range, d.from); }
