@@ -1,5 +1,5 @@
-// The kernel of what a thread does alone: `f(i)` for each i < count, where f is a struct that NVRTC can name, with all that
-// it needs.
+// The kernel of what a thread does alone: `f(i)` for each i < count, where f is a struct that NVRTC can name, with all
+// that it needs.
 #pragma once
 
 #include "device.h"
