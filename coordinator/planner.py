@@ -20,10 +20,14 @@ from .breaks import Breaks
 from .kv import Compare, Delete, Put, absent, unchanged
 from .membership import Losses, Membership
 from .observed import Observed
+from .throughput import Throughput
 from .transactions import Txn
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from .attempts import Alive
+    from .split import Pace
     from .views import Entry, JobView, View
 
 STALE_SECONDS = 15.0
@@ -48,6 +52,7 @@ class Planner:
     ) -> None:
         self._observed = Observed(stale)
         self._breaks = Breaks()
+        self._throughput = Throughput()
         self._membership = Membership(self._observed, self._breaks, claim_patience, settle)
 
     def decide(self, view: View, now: float) -> list[Txn]:
@@ -61,6 +66,8 @@ class Planner:
         allotted = allot(view, jobs, alive)
         assigned = dict(view.assigned)
         txns = [txn for job in jobs for txn in self._decide_job(job, view, assigned, allotted[job.name], alive, now)]
+        self._throughput.forget(view.jobs)
+        txns += [txn for job in jobs if job.members and not job.over for txn in self._throughput.learn(job, alive, now)]
         return txns + assign(view, allotted, alive)
 
     def _decide_job(
@@ -88,7 +95,8 @@ class Planner:
         operations: list[Put | Delete] = [Delete(entry.kv.key) for entry in ended.reports]
         if members is not None:
             lane = self._membership.lane(members, alive, now)
-            operations += _new_generation(job, members, lane, losses)
+            paces = self._membership.paces(job, members, alive)
+            operations += _new_generation(job, members, lane, losses, paces)
         if job.status is None or status != before:
             operations.append(Put(keys.status(job.name), records.encode(status)))
         operations += [Delete(entry.kv.key) for entry in ended.assignments]
@@ -126,7 +134,7 @@ class Planner:
 
 
 def _new_generation(
-    job: JobView, members: tuple[records.Member, ...], lane: records.LaneKind, losses: Losses
+    job: JobView, members: tuple[records.Member, ...], lane: records.LaneKind, losses: Losses, paces: Mapping[str, Pace]
 ) -> list[Put | Delete]:
     """The plan, and the claims that end with the old one."""
     bounds = [0, *(member.last for member in members)]
@@ -137,7 +145,7 @@ def _new_generation(
         generation=job.generation + 1,
         lane=lane,
         members=members,
-        cause=reasons.cause_of_change(job, members, lane, losses),
+        cause=reasons.cause_of_change(job, members, lane, losses, paces),
     )
     # A lost member's claim may outlive it (an election restarts leases): its peers must not wait for it.
     gone = [slot for slot, m in enumerate(job.members) if m.worker in losses and slot in job.claims]
