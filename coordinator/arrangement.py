@@ -129,7 +129,12 @@ class Model:
         """
         best = self.best([*staying, *newcomers])
         joining = [worker for worker in newcomers if worker in best.workers or worker in wanted]
-        grown = self.arrange([*staying, *joining][: self.ests], len(staying) + len(wanted))
+        chosen = [*staying, *joining][: self.ests]
+        grown = self.arrange(chosen)
+        must = {*staying, *wanted} & {*chosen}
+        if not must <= {*grown.workers}:
+            useful = [worker for worker in chosen if worker in must or worker in grown.workers]
+            grown = self.arrange(useful, len(useful))
         if wanted or not staying or len(staying) < self.least:
             return grown
         alone = self.arrange(staying[: self.ests], len(staying))

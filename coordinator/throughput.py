@@ -21,7 +21,7 @@ from .kv import Put, absent, unchanged
 from .transactions import Txn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from .attempts import Alive
     from .views import JobView
@@ -32,11 +32,14 @@ KEPT = 256
 KEPT_REST = 64
 """Of what need not be known as well."""
 
-RECENT = 16
+RECENT = 24
 """The newest reports: if they say something else than the older ones, the worker has changed, and those are dropped."""
 
-CHANGED = 0.25
-"""From how much on they do, whatever the noise."""
+CHANGED, CHANGED_ERRORS = 0.25, 5.0
+"""By how much they do: at least so much, and so many standard errors, since this is asked every second for days."""
+
+FEW = 16
+"""Of so few samples, the median deviation may be small by chance."""
 
 MIN_REPORTS = 4
 """Fewer say nothing."""
@@ -88,14 +91,25 @@ UNKNOWN = Estimate(0.0, 0.0, 0)
 def estimate(logs: Iterable[float]) -> Estimate:
     """Of samples given by their logarithms, at least one; outliers do not matter.
 
-    The error is that of a normal distribution's median, from the median absolute deviation, and more for few samples,
-    which may be close to each other by chance.
+    The error is that of a normal distribution's median.
     """
     samples = list(logs)
-    middle = median(samples)
-    spread = 1.4826 * median(abs(sample - middle) for sample in samples)
-    count = len(samples)
-    return Estimate(exp(middle), 1.2533 * spread / sqrt(count) * (1 + 4 / count), count)
+    middle, count = median(samples), len(samples)
+    return Estimate(exp(middle), _error(_spread(samples, middle), count), count)
+
+
+def _spread(samples: Sequence[float], middle: float) -> float:
+    """The standard deviation, by the median of absolute deviations; of few samples, that of all but the worst."""
+    off = sorted(abs(sample - middle) for sample in samples)
+    if len(off) >= FEW:
+        return 1.4826 * median(off)
+    kept = off[:-1] if len(off) >= 6 else off
+    return sqrt(sum(each * each for each in kept) / max(1, len(kept) - 1))
+
+
+def _error(spread: float, count: int) -> float:
+    """Of a median of so many: more for few, which may be close to each other by chance."""
+    return 1.2533 * spread / sqrt(count) * (1 + 4 / count)
 
 
 @dataclass(slots=True)
@@ -138,12 +152,13 @@ class _Samples:
     def _forget_what_was(self) -> None:
         if len(self.ests) < RECENT + MIN_REPORTS:
             return
-        recent = estimate(list(self.ests)[-RECENT:])
-        by = recent.value / estimate(self.ests).value - 1
-        if abs(log(1 + by)) > CHANGED and recent.clearly(by):
-            for samples in (self.ests, self.fixed):
-                while len(samples) > RECENT // 2:
-                    samples.popleft()
+        samples = list(self.ests)
+        middle = median(samples)
+        by = abs(median(samples[-RECENT:]) - middle)
+        if by > CHANGED and by > CHANGED_ERRORS * _error(_spread(samples, middle), RECENT):
+            for kept in (self.ests, self.fixed):
+                while len(kept) > RECENT // 2:
+                    kept.popleft()
 
     @property
     def measured(self) -> bool:
@@ -261,14 +276,17 @@ class Throughput:
     def _exchange(
         self, job: JobView, before: records.Rates, samples: Mapping[str, _Samples], now: float
     ) -> dict[str, float]:
-        """The least that any member says: it was the last to have computed, so it waited for nobody."""
+        """The least that any member says: it was the last to have computed, so it waited for nobody.
+
+        Members rarely tell of the same step, so it is the least of each over many steps, the very least left out.
+        """
         exchange = dict(before.exchange)
         size = len(job.members)
         if size > 1 and job.plan is not None and all(m.worker in samples for m in job.members):
             here = [samples[m.worker] for m in job.members if len(samples[m.worker].exchanges) >= MIN_REPORTS]
             if len(here) == size:
                 key = exchange_key(job.plan.value.lane, size)
-                seconds = min(median(one.exchanges) for one in here)
+                seconds = min(sorted(one.exchanges)[len(one.exchanges) // 10] for one in here)
                 step = median_low(median(one.steps) for one in here)
                 self._exchanged[job.name, key] = now
                 if key not in exchange or abs(seconds - exchange[key]) > MOVED * step:
