@@ -21,7 +21,7 @@ from .kv import Put, absent, unchanged
 from .transactions import Txn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from .attempts import Alive
     from .views import JobView
@@ -63,7 +63,8 @@ LOOK_SECONDS, WRITE_SECONDS = 1.0, 3.0
 """Between two looks at what a job's record should be, and between two writes of it."""
 
 EXPLORE_SECONDS = 3600.0
-"""After this long an exchange that nobody makes is forgotten, so that it is tried again: a network can get better."""
+"""After this long, what is not measured any more is forgotten, so that it is tried again: an exchange of so many, or
+the factor of a worker that serves nobody because of it. Networks and devices can get better."""
 
 MOST_SECONDS = 1e6
 """What takes longer was not measured by a clock."""
@@ -177,15 +178,16 @@ class Throughput:
         self._samples: dict[str, dict[str, _Samples]] = {}
         self._looks: dict[str, tuple[float, float]] = {}
         """By job: when to look next, and when to write at the earliest."""
-        self._exchanged: dict[tuple[str, str], float] = {}
+        self._measured: dict[tuple[str, str], float] = {}
+        """When an exchange or a factor of a job was last measured, or first seen by us."""
 
     def forget(self, jobs: Mapping[str, JobView]) -> None:
         """Nothing need be remembered of jobs that are over or gone."""
         for name in [name for name in self._samples if name not in jobs or jobs[name].over]:
             del self._samples[name]
             self._looks.pop(name, None)
-            for pair in [pair for pair in self._exchanged if pair[0] == name]:
-                del self._exchanged[pair]
+            for pair in [pair for pair in self._measured if pair[0] == name]:
+                del self._measured[pair]
 
     def learn(self, job: JobView, alive: Alive, now: float) -> list[Txn]:
         """Take in what members have said; what to write because of it, if anything."""
@@ -196,7 +198,7 @@ class Throughput:
         self._looks[job.name] = now + LOOK_SECONDS, write
         before = known(job) or records.Rates(spec=job.record.spec)
         kinds = self._kinds(before, samples, alive)
-        factors = self._factors(before, kinds, samples, alive, now)
+        factors = self._factors(job, before, kinds, samples, alive, now)
         exchange = self._exchange(job, before, samples, now)
         after = _bounded(records.Rates(spec=before.spec, kinds=kinds, exchange=exchange, factors=factors), alive)
         if after == before or now < write:
@@ -246,6 +248,7 @@ class Throughput:
 
     def _factors(
         self,
+        job: JobView,
         before: records.Rates,
         kinds: Mapping[str, records.Rate],
         samples: Mapping[str, _Samples],
@@ -254,6 +257,9 @@ class Throughput:
     ) -> dict[str, float]:
         """Who is far from its kind, and has been for a while; ids of workers that are gone mean nothing any more."""
         factors = {worker: factor for worker, factor in before.factors.items() if worker in alive}
+        for worker in self._stale(job, factors, samples, now):
+            del factors[worker]
+            self._samples[job.name].pop(worker, None)
         for worker, mine in samples.items():
             est, had = mine.est, factors.get(worker)
             ratio = est.value / kinds[kind_of(alive[worker])].est
@@ -288,13 +294,23 @@ class Throughput:
                 key = exchange_key(job.plan.value.lane, size)
                 seconds = min(sorted(one.exchanges)[len(one.exchanges) // 10] for one in here)
                 step = median_low(median(one.steps) for one in here)
-                self._exchanged[job.name, key] = now
+                self._measured[job.name, key] = now
                 if key not in exchange or abs(seconds - exchange[key]) > MOVED * step:
                     exchange[key] = _short(seconds)
-        for key in list(exchange):
-            if now - self._exchanged.setdefault((job.name, key), now) > EXPLORE_SECONDS:
-                del exchange[key], self._exchanged[job.name, key]
+        for key in self._stale(job, exchange, (), now):
+            del exchange[key]
         return exchange
+
+    def _stale(self, job: JobView, names: Iterable[str], measured: Collection[str], now: float) -> list[str]:
+        """Which of these have not been measured for too long; `measured` are just now."""
+        found = []
+        for name in names:
+            if name in measured:
+                self._measured[job.name, name] = now
+            elif now - self._measured.setdefault((job.name, name), now) > EXPLORE_SECONDS:
+                del self._measured[job.name, name]
+                found.append(name)
+        return found
 
 
 def known(job: JobView) -> records.Rates | None:

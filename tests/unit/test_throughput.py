@@ -219,6 +219,19 @@ def test_a_straggler_that_only_holds_up_the_others_is_left_out() -> None:
     assert course.ranges == "a4"
 
 
+def test_a_straggler_that_is_left_out_is_tried_again_one_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(throughput, "EXPLORE_SECONDS", 600.0)
+    course = pair(slow=50.0)
+    course.run(60)
+    assert generations(course.run(480)) == []
+    course.paces["b"] = 1.0
+    course.run(200)
+    assert course.ranges == "a2 b2"
+    course.paces["b"] = 50.0
+    course.run(60)
+    assert course.ranges == "a4"
+
+
 def test_who_holds_the_newest_state_alone_is_not_left_out() -> None:
     course = pair()
     course.run(20)
