@@ -143,7 +143,7 @@ class Model:
     def improve(self, staying: Sequence[str], newcomers: Sequence[str]) -> Arrangement:
         """The same without those of who serve whose going makes a step `GAIN` faster, or who have no EST."""
         best, grown = self.best([*staying, *newcomers]), self.grow(staying, newcomers)
-        kept = self.arrange(grown.workers)
+        kept = min(self.arrange(grown.workers), grown, key=lambda one: one.seconds)
         return best if best.seconds < kept.seconds * (1 - GAIN) else kept
 
     def _counts(self, workers: Sequence[str], least: int) -> list[int]:

@@ -85,6 +85,12 @@ class Membership:
     _followed: dict[str, tuple[int, float]] = field(default_factory=dict)
     """By job: the newest generation that was decided on for the sake of speed, and when."""
 
+    def forget(self, jobs: Mapping[str, JobView]) -> None:
+        """Nothing need be remembered of jobs that are over or gone."""
+        for name in [name for name in self._spare.keys() | self._followed if name not in jobs or jobs[name].over]:
+            self._spare.pop(name, None)
+            self._followed.pop(name, None)
+
     def losses(self, job: JobView, view: View, alive: Alive, now: float) -> Losses:
         """What has happened to the current generation."""
         ended = self._ended(job, view, alive, now)

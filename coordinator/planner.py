@@ -67,6 +67,7 @@ class Planner:
         assigned = dict(view.assigned)
         txns = [txn for job in jobs for txn in self._decide_job(job, view, assigned, allotted[job.name], alive, now)]
         self._throughput.forget(view.jobs)
+        self._membership.forget(view.jobs)
         txns += [txn for job in jobs if job.members and not job.over for txn in self._throughput.learn(job, alive, now)]
         return txns + assign(view, allotted, alive)
 

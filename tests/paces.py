@@ -27,6 +27,7 @@ class Course(Story):
         self.update = 0.01
         self.noise, self._random = noise, random.Random(seed)
         self.step = 0
+        self.every = 1.0
         self.lines: list[str] = []
         """Whatever was decided, with the second."""
 
@@ -43,11 +44,11 @@ class Course(Story):
             del self.paces[worker]
 
     def run(self, seconds: float) -> list[str]:
-        """A report from each member and a decision, every second; what was decided meanwhile."""
+        """A report from each member and a decision, `every` so many seconds; what was decided meanwhile."""
         before = len(self.lines)
-        for _ in range(round(seconds)):
+        for _ in range(round(seconds / self.every)):
             self._report()
-            self.lines += [f"{self.now:g} {line}" for line in self.decide(1.0)]
+            self.lines += [f"{self.now:g} {line}" for line in self.decide(self.every)]
         return self.lines[before:]
 
     @property

@@ -90,11 +90,12 @@ def test_what_would_gain_little_is_not_worth_a_generation() -> None:
 
 @pytest.mark.parametrize(("kinds", "slow", "most"), [("AA", 1.0, 1), ("AA", 2.0, 3), ("AB", 2.0, 3)])
 def test_noise_does_not_make_ranges_flap(kinds: str, slow: float, most: int) -> None:
-    """An hour and a half in which each step takes a random time with a coefficient of variation of one half."""
+    """Three hours in which each step takes a random time with a coefficient of variation of one half."""
     course = Course(noise=0.5, seed=3, ests=64, steps=10**9)
     course.add("a", 1.0, kinds[0])
     course.add("b", slow, kinds[1])
-    course.run(5400)
+    course.every = 4.0
+    course.run(3 * 3600)
     assert len(generations(course.lines)) <= most, course.lines
     assert len(course.lines) < 30, "nor are its records written all the time"
 
