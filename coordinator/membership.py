@@ -73,13 +73,14 @@ class Membership:
 
     Args:
         observed, breaks: what the planner has seen and heard.
-        claim_patience, settle: seconds; see the constants of `planner.py`.
+        claim_patience, settle, speeds: see `planner.py`.
     """
 
     observed: Observed
     breaks: Breaks
     claim_patience: float
     settle: float
+    speeds: bool = True
     _spare: dict[str, frozenset[str]] = field(default_factory=dict)
     """By job: workers that are ready, and without whom a step takes no longer."""
     _followed: dict[str, tuple[int, float]] = field(default_factory=dict)
@@ -239,7 +240,7 @@ class Membership:
         """What is known of the speed of these workers, if anything is."""
         rates = throughput.known(job)
         paces = arrangement.paces_of(rates, workers, alive)
-        if rates is None or paces is None:
+        if rates is None or paces is None or not self.speeds:
             return None
         apart = self.breaks.apart(now)
         before = {member.worker: member.last - member.first for member in job.members}

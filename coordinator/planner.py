@@ -45,15 +45,23 @@ class Planner:
 
     Args:
         stale, claim_patience, settle: seconds; see the constants.
+        speeds: whether ranges follow the speed of workers. If not, they are even, and all who can serve do: for
+            measurements of membership changes.
     """
 
     def __init__(
-        self, stale: float = STALE_SECONDS, claim_patience: float = CLAIM_SECONDS, settle: float = SETTLE_SECONDS
+        self,
+        stale: float = STALE_SECONDS,
+        claim_patience: float = CLAIM_SECONDS,
+        settle: float = SETTLE_SECONDS,
+        *,
+        speeds: bool = True,
     ) -> None:
+        self._speeds = speeds
         self._observed = Observed(stale)
         self._breaks = Breaks()
         self._throughput = Throughput()
-        self._membership = Membership(self._observed, self._breaks, claim_patience, settle)
+        self._membership = Membership(self._observed, self._breaks, claim_patience, settle, speeds)
 
     def decide(self, view: View, now: float) -> list[Txn]:
         """The transactions that this picture calls for."""
@@ -68,7 +76,8 @@ class Planner:
         txns = [txn for job in jobs for txn in self._decide_job(job, view, assigned, allotted[job.name], alive, now)]
         self._throughput.forget(view.jobs)
         self._membership.forget(view.jobs)
-        txns += [txn for job in jobs if job.members and not job.over for txn in self._throughput.learn(job, alive, now)]
+        training = [job for job in jobs if self._speeds and job.members and not job.over]
+        txns += [txn for job in training for txn in self._throughput.learn(job, alive, now)]
         return txns + assign(view, allotted, alive)
 
     def _decide_job(

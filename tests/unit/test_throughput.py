@@ -74,6 +74,13 @@ def test_ranges_follow_kinds_of_devices_without_anybody_being_a_straggler() -> N
     assert course.rates.factors == {}
 
 
+def test_who_measures_changes_of_membership_can_rule_out_that_ranges_follow() -> None:
+    course = pair(slow=2.5)
+    course.planner = Planner(speeds=False)
+    course.run(60)
+    assert (course.ranges, course.rates) == ("a2 b2", None)
+
+
 def test_equal_workers_keep_even_ranges() -> None:
     course = pair()
     assert generations(course.run(600)) == []
