@@ -176,6 +176,8 @@ class Throughput:
 
     def __init__(self) -> None:
         self._samples: dict[str, dict[str, _Samples]] = {}
+        self._specs: dict[str, str] = {}
+        """By job: the specification that its samples are of."""
         self._looks: dict[str, tuple[float, float]] = {}
         """By job: when to look next, and when to write at the earliest."""
         self._measured: dict[tuple[str, str], float] = {}
@@ -184,7 +186,7 @@ class Throughput:
     def forget(self, jobs: Mapping[str, JobView]) -> None:
         """Nothing need be remembered of jobs that are over or gone."""
         for name in [name for name in self._samples if name not in jobs or jobs[name].over]:
-            del self._samples[name]
+            del self._samples[name], self._specs[name]
             self._looks.pop(name, None)
             for pair in [pair for pair in self._measured if pair[0] == name]:
                 del self._measured[pair]
@@ -213,7 +215,9 @@ class Throughput:
 
     def _hear(self, job: JobView, alive: Alive) -> dict[str, _Samples]:
         """The samples of those members that are measured."""
-        samples = self._samples.setdefault(job.name, {})
+        if self._specs.get(job.name) != job.record.spec:
+            self._samples[job.name], self._specs[job.name] = {}, job.record.spec
+        samples = self._samples[job.name]
         for worker in [worker for worker in samples if worker not in alive]:
             del samples[worker]
         for member in job.members:

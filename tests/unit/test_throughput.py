@@ -15,7 +15,7 @@ from easyscale.coordinator.throughput import estimate
 from hypothesis import given
 from hypothesis import strategies as st
 from paces import Course
-from pictures import worker_record
+from pictures import SPEC, worker_record
 
 SECONDS = st.floats(1e-3, 1e3)
 
@@ -278,6 +278,9 @@ def test_what_was_learned_of_another_specification_does_not_count() -> None:
     course.run(20)
     course.put(keys.spec("job"), msgspec.structs.replace(course.look().record, spec="6" * 64))
     assert throughput.known(course.look()) is None
+    course.run(1)
+    assert course.rates is not None
+    assert course.rates.spec == SPEC, "what was measured before does not count for it"
     course.paces = {"a": 2.0, "b": 2.0}
     course.run(60)
     assert course.rates is not None
