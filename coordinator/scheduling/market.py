@@ -139,6 +139,7 @@ class Market:
         joining = np.maximum(0.0, 1 - has / np.maximum(table.usage.sum(axis=1), 1))
         cost = self._costs.change + self._costs.join * joining
         changed = np.maximum(0.0, 1 - cost / np.minimum(self._horizon, left)) / left
-        worth = np.where(has > 0, changed, 1 / (left + self._costs.start))
+        anew = 1 / (left + self._costs.start)
+        worth = np.where(has > 0, np.maximum(changed, anew), anew)
         worth[kept] = 1 / left[kept]
         return worth
