@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check simulate bench bench-numerics exhaustive chaos install clean
+.PHONY: demo test check simulate bench bench-scheduling bench-numerics exhaustive chaos install clean
 
 install: $(STAMP)
 
@@ -44,6 +44,11 @@ bench: install
 	$(BIN)/python benchmarks/storage.py --store seaweedfs --rounds 3
 	$(BIN)/python benchmarks/restart.py
 	$(BIN)/python benchmarks/elastic.py
+
+# Policies on public traces, which are not in the repository.
+TRACES ?= ../shared/traces
+bench-scheduling: install
+	$(BIN)/python benchmarks/scheduling.py --traces $(TRACES)
 
 # Exact kernels against stock PyTorch.
 bench-numerics: install

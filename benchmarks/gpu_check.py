@@ -43,7 +43,8 @@ def ready() -> None:
         Path(home, "easyscale").symlink_to(ROOT)
         paths.append(home)
     sys.path[:0] = paths
-    os.environ["PYTHONPATH"] = os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])
+    # None that is empty: it would be the current folder, which may be that of benchmarks.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*paths, os.environ.get("PYTHONPATH")]))
 
 
 def refuse(text: str) -> NoReturn:

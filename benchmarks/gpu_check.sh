@@ -2,7 +2,7 @@
 # gpu_check.py where nothing can be installed: a machine with this tree, a CUDA PyTorch, a C++ compiler and no network.
 # What its Python lacks of our libraries comes along as wheels.
 #
-#   benchmarks/gpu_check.sh wheels [3.12]     here: fetches them for that Python into .whl, which git is told to ignore
+#   benchmarks/gpu_check.sh wheels [3.12]     here: fetches them for that Python into .whl
 #   benchmarks/gpu_check.sh [OPTIONS]         there: options of gpu_check.py; the table is kept in $OUT, too, if there is one
 set -eu
 cd "$(dirname "$0")/.."
@@ -11,8 +11,6 @@ libraries="structlog msgspec tenacity boto3 botocore s3transfer jmespath python3
 
 if [ "${1:-}" = wheels ]; then
   version=${2:-3.12}
-  exclude=$(git rev-parse --git-path info/exclude)
-  grep -qx '/.whl/' "$exclude" 2>/dev/null || echo '/.whl/' >>"$exclude"
   rm -rf .whl
   # As old as any that is tried: what our libraries have, to the last one.
   platforms=""

@@ -60,7 +60,7 @@ def run(name: str, options: Options) -> Iterator[Check]:
     """Run a part, and give what it finds as soon as it has. A part that dies or hangs is a check, too."""
     with tempfile.TemporaryDirectory() as folder:
         file, log = Path(folder, "checks"), Path(folder, "log")
-        command = [sys.executable, "-m", "easyscale.benchmarks.gpu", name, options.as_text(), str(file)]
+        command = [sys.executable, "-P", "-m", "easyscale.benchmarks.gpu", name, options.as_text(), str(file)]
         deadline = time.monotonic() + options.seconds
         with log.open("wb") as out:
             process = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True)

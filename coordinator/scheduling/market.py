@@ -39,9 +39,8 @@ PATIENCE, TURN = 4 * 3600.0, 3600.0
 """Seconds of waiting after which a job is given something whatever it is worth, and for how long."""
 
 RESERVED = 0.1
-"""Share of each kind for jobs that go first whatever they are worth (`Market._urgent`). More of it ends everything a
-little earlier and most jobs later: on Gavel's trace at six times its load, a half instead of a tenth made the mean time
-of a job 1.10 times as long, and the last job was no earlier."""
+"""Share of each kind for jobs that go first whatever they are worth: who decides when everything is done, and who has
+waited for long. With more of it most jobs are done later, and the last one no earlier."""
 
 
 class Market:
@@ -49,7 +48,6 @@ class Market:
 
     Args:
         costs: of changing. horizon, patience: seconds; see the constants.
-
     """
 
     name, rigid, at_once, every = "easyscale", False, True, 600.0
@@ -73,38 +71,52 @@ class Market:
     def _tier(self, jobs: list[Job], kinds: list[str], free: NDArray[np.int64], now: float, plan: Plan) -> None:
         """Plan the jobs of one priority, and take from `free` what they get."""
         order = sorted(jobs, key=lambda job: (job.arrived, job.name))
-        table, given = self._table(order, kinds, free)
+        table, given = self.table(order, kinds, free)
         chosen = Choice(table, free)
-        critical, starving = self._urgent(order, table, free, now)
+        best = table.best(table.value)
+        starving = [place for place, job in enumerate(order) if best[place] > 0 and self._starves(job, now)]
+        chosen.reserve(starving[:1], free.copy(), table.thrift)  # its turn comes whatever it needs, one at a time
         room = np.ceil(free * RESERVED).astype(np.int64)
-        chosen.reserve(starving[:1], free.copy())  # its turn comes whatever it needs, one such job at a time
-        chosen.reserve([*critical, *starving], room)
+        room = chosen.reserve(self._critical(order, best, free), room, table.value)
+        chosen.reserve(starving, room, table.thrift)
+        self._share([job.tenant for job in order], table, chosen)
         chosen.settle(clear(table, free))
         chosen.improve(fixed=starving)
         plan.update({job.name: given[row] for job, row in zip(order, chosen.rows, strict=True) if given[row]})
 
-    def _urgent(
-        self, jobs: list[Job], table: Table, free: NDArray[np.int64], now: float
-    ) -> tuple[list[int], list[int]]:
-        """Jobs that are given something first: those that would still run when all others were done, and the impatient.
+    @staticmethod
+    def _share(tenants: list[str], table: Table, chosen: Choice) -> None:
+        """Give each tenant what its jobs can use of its share, which is the same for all; the rest is for everybody."""
+        names = sorted(set(tenants))
+        if len(names) < 2:
+            return
+        share = chosen.free // len(names)
+        for name in names:
+            own = [place for place, tenant in enumerate(tenants) if tenant == name and chosen.has_nothing(place)]
+            part, rows = table.part(own)
+            among = Choice(part, share.copy())
+            among.settle(clear(part, share))
+            chosen.take(own, rows[among.rows])
+
+    @staticmethod
+    def _critical(jobs: list[Job], best: NDArray[np.float64], free: NDArray[np.int64]) -> list[int]:
+        """Jobs that would still run when all others were done, the longest first.
 
         A job that takes longer than all work takes all devices decides when everything is done. It costs the others
         little to let it run, since it cannot use many devices: else it would not take that long.
         """
-        best = table.best(table.value)
         able = np.flatnonzero(best > 0).tolist()
         alone = 1 / np.maximum(best, 1e-12)
         work = sum(job.left * job.shape.ests * job.shape.rates.fastest for job in jobs if job.shape.rates.paces)
         together = work / max(1, int(free.sum()))
-        critical = sorted((place for place in able if alone[place] > together), key=lambda p: -alone[p])
-        return critical, [place for place in able if self._starves(jobs[place], now)]
+        return sorted((place for place in able if alone[place] > together), key=lambda place: -alone[place])
 
     def _starves(self, job: Job, now: float) -> bool:
         """Whether it has a turn for having waited: as many as it has lost patience, and it is in none of these yet."""
         waited = now - job.arrived - job.ran
         return waited > self._patience * (1 + job.ran // TURN)
 
-    def _table(self, jobs: list[Job], kinds: list[str], free: NDArray[np.int64]) -> tuple[Table, list[Devices]]:
+    def table(self, jobs: list[Job], kinds: list[str], free: NDArray[np.int64]) -> tuple[Table, list[Devices]]:
         """What they could have, and the sets of devices of its rows."""
         nothing, there = np.zeros((1, len(kinds)), dtype=np.int64), free.tolist()
         seconds, usages, first, kept = [], [], [], []

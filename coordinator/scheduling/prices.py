@@ -47,6 +47,12 @@ class Table:
         """The job of each row."""
         return np.repeat(np.arange(len(self.first)), np.diff(self.first, append=len(self.value)))
 
+    @cached_property
+    def thrift(self) -> NDArray[np.float64]:
+        """The worth of each row for each of its devices."""
+        thrift: NDArray[np.float64] = self.value / np.maximum(self.usage.sum(axis=1), 1)
+        return thrift
+
     def best(self, value: NDArray[np.float64]) -> NDArray[np.float64]:
         """The greatest of each job's rows."""
         return np.maximum.reduceat(value, self.first)
@@ -55,6 +61,13 @@ class Table:
         """The first of each job's rows that is as great as any of them."""
         rows = np.where(value >= self.best(value)[self.owner], np.arange(len(value)), len(value))
         return np.minimum.reduceat(rows, self.first)
+
+    def part(self, jobs: Sequence[int]) -> tuple[Table, NDArray[np.int64]]:
+        """The same of these jobs only, and which rows of this table they are."""
+        ranges = [np.arange(self.rows(job).start, self.rows(job).stop) for job in jobs]
+        rows = np.concatenate([np.zeros(0, dtype=np.int64), *ranges])
+        first = np.cumsum([0, *(len(one) for one in ranges)])[:-1]
+        return Table(self.value[rows], self.usage[rows], first.astype(np.int64)), rows
 
     def rows(self, job: int) -> slice:
         """Of one job."""
@@ -67,7 +80,7 @@ def clear(table: Table, free: NDArray[np.int64]) -> NDArray[np.float64]:
     They begin at nothing and rise, one after the other, until none has to: a kind is wanted more when others rise.
     """
     steps = np.zeros(len(free), dtype=np.int64)
-    most = float(table.value.max())
+    most = float(table.value.max(initial=0.0))
     while True:
         before = steps.copy()
         for kind in range(len(free)):
@@ -112,7 +125,7 @@ class Choice:
 
     def __init__(self, table: Table, free: NDArray[np.int64]) -> None:
         self._table = table
-        self._free = free
+        self.free = free
         self.rows = table.first.copy()
 
     @property
@@ -120,31 +133,40 @@ class Choice:
         """Of all rows together."""
         return float(self._table.value[self.rows].sum())
 
+    def has_nothing(self, job: int) -> bool:
+        """Whether this job's row is the empty one."""
+        return bool(self.rows[job] == self._table.first[job])
+
+    def take(self, jobs: Sequence[int], rows: NDArray[np.int64]) -> None:
+        """These rows for these jobs, which fit."""
+        for job, row in zip(jobs, rows.tolist(), strict=True):
+            self._set(job, row)
+
     def _set(self, job: int, row: int) -> None:
-        self._free += self._table.usage[self.rows[job]] - self._table.usage[row]
+        self.free += self._table.usage[self.rows[job]] - self._table.usage[row]
         self.rows[job] = row
 
     def _best(self, job: int, value: NDArray[np.float64]) -> int:
         """The best of a job's rows that fit in what it has and what is left."""
         rows = self._table.rows(job)
-        room = self._free + self._table.usage[self.rows[job]]
+        room = self.free + self._table.usage[self.rows[job]]
         fits = (self._table.usage[rows] <= room).all(axis=1)
         return int(rows.start + np.where(fits, value[rows], -np.inf).argmax())
 
-    def reserve(self, jobs: Sequence[int], room: NDArray[np.int64]) -> None:
-        """Give each of these what is worth most for each of its devices, as far as there is room for them."""
-        room = np.minimum(room, self._free)
+    def reserve(self, jobs: Sequence[int], room: NDArray[np.int64], value: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Give each of these what is best by this value, as far as there is room for them; the room that is left."""
+        room = np.minimum(room, self.free)
         for job in jobs:
             if not room.any():
-                return
+                break
             if self.rows[job] != self._table.first[job]:
                 continue
             rows = self._table.rows(job)
-            usage = self._table.usage[rows]
-            each = self._table.value[rows] / np.maximum(usage.sum(axis=1), 1)
-            row = rows.start + int(np.where((usage <= room).all(axis=1), each, -np.inf).argmax())
+            fits = (self._table.usage[rows] <= room).all(axis=1)
+            row = int(rows.start + np.where(fits, value[rows], -np.inf).argmax())
             room = room - self._table.usage[row]
             self._set(job, row)
+        return room
 
     def settle(self, prices: NDArray[np.float64]) -> None:
         """Each job takes what is best at these prices and still there: first those that gain most by it.
@@ -168,7 +190,7 @@ class Choice:
         self._set_all(best)
 
     def _set_all(self, rows: NDArray[np.int64]) -> None:
-        self._free += self._table.usage[self.rows].sum(axis=0) - self._table.usage[rows].sum(axis=0)
+        self.free += self._table.usage[self.rows].sum(axis=0) - self._table.usage[rows].sum(axis=0)
         self.rows[:] = rows
 
     def _settle(self, prices: NDArray[np.float64]) -> None:
@@ -177,10 +199,10 @@ class Choice:
         wanted, surplus = table.argbest(priced), table.best(priced)
         order = np.argsort(-surplus, kind="stable")
         order = order[self.rows[order] == table.first[order]]  # without those for whom something is reserved
-        fits = (table.usage[wanted[order]].cumsum(axis=0) <= self._free).all(axis=1)
+        fits = (table.usage[wanted[order]].cumsum(axis=0) <= self.free).all(axis=1)
         whole = len(order) if fits.all() else int(fits.argmin())  # so many get what they want
         self.rows[order[:whole]] = wanted[order[:whole]]
-        self._free -= table.usage[wanted[order[:whole]]].sum(axis=0)
+        self.free -= table.usage[wanted[order[:whole]]].sum(axis=0)
         for job in order[whole:].tolist():
             self._set(job, self._best(job, priced))
 
@@ -200,7 +222,7 @@ class Choice:
 
     def _improve_alone(self) -> bool:
         table, gained = self._table, False
-        room = self._free + table.usage[self.rows]
+        room = self.free + table.usage[self.rows]
         fits = (table.usage <= room[table.owner]).all(axis=1)
         gains = table.best(np.where(fits, table.value, -np.inf)) - table.value[self.rows]
         order = np.argsort(-gains, kind="stable")
@@ -222,7 +244,7 @@ class Choice:
         """The best rows of two jobs with what both have and what is left."""
         table = self._table
         first, second = table.rows(one), table.rows(other)
-        room = self._free + table.usage[self.rows[one]] + table.usage[self.rows[other]]
+        room = self.free + table.usage[self.rows[one]] + table.usage[self.rows[other]]
         fits = (table.usage[first][:, None, :] + table.usage[second][None, :, :] <= room).all(axis=2)
         both = np.where(fits, table.value[first][:, None] + table.value[second][None, :], -np.inf)
         best, now = int(both.argmax()), table.value[self.rows[one]] + table.value[self.rows[other]]

@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING
 
-from ..scheduling.jobs import NOTHING
+from ..scheduling.jobs import NOTHING, total
 from .progress import Running
 from .submissions import Reclaim, Submission
 
@@ -45,7 +45,8 @@ class Outcome:
         freed: of each device that its owner took back from a job: seconds until it was free, and how long the job's
             step was.
         there, unwanted: device seconds that jobs could have used; and those for which there was no EST.
-        active: how many jobs there were from when on. plans: how often the policy was asked.
+        active: how many jobs there were from when on. used: the same of devices that jobs had, and that there were.
+        plans: how often the policy was asked.
     """
 
     jobs: list[Running] = field(default_factory=list)
@@ -55,6 +56,7 @@ class Outcome:
     there: float = 0.0
     unwanted: float = 0.0
     active: list[tuple[float, int]] = field(default_factory=list)
+    used: list[tuple[float, int, int]] = field(default_factory=list)
     plans: int = 0
 
 
@@ -169,6 +171,8 @@ class Simulation:
         changed = [name for name, running in self._active.items() if plan.get(name, NOTHING) != running.given]
         for name in changed:
             self._give(self._active[name], plan.get(name, NOTHING), owed)
+        used = sum(total(running.given) for running in self._active.values())
+        self.outcome.used.append((self._now, used, sum(self.capacity.values())))
         waiting = any(not running.given for running in self._active.values())
         if waiting or (changed and not policy.at_once):
             self._ask_at(self._now + policy.every)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import structlog
@@ -11,53 +12,62 @@ import structlog
 from ...errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
-    from types import TracebackType
+    from typing import TypeVar
+
+    T = TypeVar("T")
 
 log = structlog.get_logger()
 
-
-class Line:
-    """A context in which a ValueError is told with the line's number, or the line is left out."""
-
-    def __init__(self, path: Path, number: int, skip: bool) -> None:
-        self.path, self.number, self._skip = path, number, skip
-
-    def __enter__(self) -> Line:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> bool:
-        if not isinstance(error, ValueError):
-            return False
-        if self._skip:
-            log.warning("trace.line_skipped", file=str(self.path), line=self.number, why=str(error))
-            return True
-        raise UserError(
-            f"{self.path}, line {self.number}: {error}", "mend it, or leave such lines out with --skip-broken"
-        ) from error
+TOLD = 5
+"""Lines that are left out and named; the others are counted."""
 
 
-def rows(path: Path, delimiter: str, fields: int, skip: bool, header: str = "") -> Iterator[tuple[Line, list[str]]]:
-    """The lines of a file, split.
+def read(
+    path: Path, delimiter: str, parse: Callable[[int, list[str]], T], *, fields: int, header: str = "", skip: bool
+) -> list[T]:
+    """Read a file line by line.
 
     Args:
-        fields: how many each must have. header: what the first line must begin with, if there is one.
+        parse: a line from its number and its fields; a ValueError says what is wrong with it.
+        fields: how many each must have at least. header: what the first line must begin with, if there is one.
+        skip: leave broken lines out, and say so.
 
     Raises:
-        UserError: the file cannot be read, or is of another kind.
+        UserError: the file cannot be read or is of another kind, or a line is broken.
     """
+    found, broken = [], 0
+    with _opened(path) as lines:
+        reader = csv.reader(lines, delimiter=delimiter)
+        if header and not delimiter.join(next(reader, [])).startswith(header):
+            raise UserError(f"{path} does not begin with {header!r}: it is another kind of file")
+        for row in reader:
+            if not row:
+                continue
+            try:
+                if len(row) < fields:
+                    raise ValueError(f"it has {len(row)} field(s), not {fields}")
+                found.append(parse(reader.line_num, row))
+            except ValueError as error:
+                if not skip:
+                    raise UserError(
+                        f"{path}, line {reader.line_num}: {error}",
+                        "mend it, or leave such lines out with --skip-broken",
+                    ) from error
+                broken += 1
+                if broken <= TOLD:
+                    log.warning("trace.line_left_out", file=str(path), line=reader.line_num, why=str(error))
+    if broken > TOLD:
+        log.warning("trace.lines_left_out", file=str(path), lines=broken)
+    return found
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Iterator[str]]:
     try:
         with path.open(newline="", encoding="utf-8", errors="replace") as file:
-            reader = csv.reader(file, delimiter=delimiter)
-            if header and not delimiter.join(next(reader, [])).startswith(header):
-                raise UserError(f"{path} does not begin with {header!r}: it is another kind of file")
-            for row in reader:
-                line = Line(path, reader.line_num, skip)
-                with line:
-                    if len(row) < fields:
-                        raise ValueError(f"it has {len(row)} fields, not {fields}")
-                    yield line, row
+            yield (line.replace("\0", "?") for line in file)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
 

@@ -2,6 +2,7 @@
 // of scatter.h.
 #pragma once
 
+#include "../exact/search.h"
 #include "isa.h"
 
 namespace es {
@@ -29,20 +30,9 @@ struct Bags {
 
 ES_NAMESPACE {
 
-// The first of `count` ascending numbers from `start` on that exceeds x (kIncluded: or is x); `count`: none does.
-template <bool kIncluded>
-ES_FN int64_t first_above(const int64_t* numbers, int64_t start, int64_t count, int64_t x) {
-  int64_t low = start, high = count;
-  while (low < high) {
-    const int64_t middle = (low + high) / 2;
-    if (numbers[middle] < x || (!kIncluded && numbers[middle] == x)) low = middle + 1;
-    else high = middle;
-  }
-  return low;
-}
-
+// The first bag has what comes before it, too.
 ES_FN int64_t bag_of(int64_t position, int64_t bags, const int64_t* begins) {
-  return first_above<false>(begins, bags ? 1 : 0, bags, position) - 1;
+  return bags ? first_that(bags - 1, [=](int64_t b) { return begins[b + 1] > position; }) : -1;
 }
 
 // Of one bag and column. NaN is larger than nothing, and nothing than it.
@@ -50,7 +40,8 @@ ES_FN void bag_maximum(const es::BagMaxima& m, int64_t bag, int64_t column) {
   float most = 0;
   int64_t from = 0;
   bool any = false;
-  for (int64_t p = first_above<true>(m.bag, 0, m.count, bag); p < m.count && m.bag[p] == bag; ++p) {
+  const int64_t first = first_that(m.count, [&](int64_t p) { return m.bag[p] >= bag; });
+  for (int64_t p = first; p < m.count && m.bag[p] == bag; ++p) {
     const int64_t row = m.row[p];
     if (row == m.padding) continue;
     const float x = m.table[row * m.width + column];

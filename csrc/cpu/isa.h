@@ -18,8 +18,8 @@ enum class Isa { baseline, avx2, avx512, neon, cuda };
 // The one in use: the best that this processor has, or what `use_isa` was told.
 Isa isa();
 
-// Use this one from now on: "baseline", "avx2", "avx512", "neon"; "" is the best. False: this processor lacks it, or it
-// was not built.
+// Use this one from now on: "baseline", "avx2", "avx512", "neon", "cuda" (whose kernels the shim runs, or a GPU); "" is
+// the processor's best. False: this processor lacks it, or it was not built.
 bool use_isa(const char* name);
 const char* isa_name();
 

@@ -1,6 +1,5 @@
 #include "loss.h"
 
-#include "../exact/losses.h"
 #include "parallel.h"
 
 ES_NAMESPACE {
@@ -8,31 +7,29 @@ ES_NAMESPACE {
 constexpr int64_t kGrain = 4096;  // targets
 
 static int64_t misfit(const Picks& p, int64_t* target) {
+  const Misfit misfit{p};
   for (int64_t at = 0; at < p.outer * p.inner; ++at) {
-    if (p.targets[at] == p.ignored || is_class(p.targets[at], p.classes)) continue;
+    if (!misfit(at)) continue;
     *target = p.targets[at];
     return at;
   }
   return -1;
 }
 
-static void terms(const Picks& p, const float* scores, float* terms, float* weights) {
+template <class Each>
+static void for_targets(const Picks& p, const Each& each) {
   parallel_for(p.outer * p.inner, kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t at = begin; at < end; ++at) {
-      const bool picks = p.targets[at] != p.ignored;
-      const float weight = picks ? weight_of(p, at) : 0.0f;
-      terms[at] = picks ? nll_term(weight, scores[score_of(p, at)]) : 0.0f;
-      if (weights) weights[at] = weight;
-    }
+    const Each here = each;  // so that what it has stays in registers
+    for (int64_t at = begin; at < end; ++at) here(at);
   });
 }
 
+static void terms(const Picks& p, const float* scores, float* terms, float* weights) {
+  for_targets(p, TermOf{p, scores, terms, weights});
+}
+
 static void gradients(const Picks& p, const float* gradient, bool each, const float* total, float* out) {
-  parallel_for(p.outer * p.inner, kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t at = begin; at < end; ++at)
-      if (p.targets[at] != p.ignored)
-        out[score_of(p, at)] = nll_gradient(weight_of(p, at), gradient[each ? at : 0], total ? *total : 1.0f);
-  });
+  for_targets(p, GradientOf{p, gradient, each, total, out});
 }
 
 static const Loss kTable = {misfit, terms, gradients};

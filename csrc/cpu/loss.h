@@ -2,6 +2,7 @@
 // reductions.
 #pragma once
 
+#include "../exact/losses.h"
 #include "isa.h"
 
 namespace es {
@@ -34,6 +35,36 @@ ES_FN float weight_of(const es::Picks& p, int64_t at) { return p.weights ? p.wei
 ES_FN int64_t score_of(const es::Picks& p, int64_t at) {
   return (at / p.inner * p.classes + p.targets[at]) * p.inner + at % p.inner;
 }
+
+// What is done for target `at`, as Loss says.
+struct Misfit {
+  es::Picks p;
+  ES_FN bool operator()(int64_t at) const { return p.targets[at] != p.ignored && !is_class(p.targets[at], p.classes); }
+};
+
+struct TermOf {
+  es::Picks p;
+  const float* scores;
+  float *terms, *weights;
+  ES_FN void operator()(int64_t at) const {
+    const bool picks = p.targets[at] != p.ignored;
+    const float weight = picks ? weight_of(p, at) : 0.0f;
+    terms[at] = picks ? nll_term(weight, scores[score_of(p, at)]) : 0.0f;
+    if (weights) weights[at] = weight;
+  }
+};
+
+struct GradientOf {
+  es::Picks p;
+  const float* gradient;
+  bool each;
+  const float* total;
+  float* out;
+  ES_FN void operator()(int64_t at) const {
+    if (p.targets[at] != p.ignored)
+      out[score_of(p, at)] = nll_gradient(weight_of(p, at), gradient[each ? at : 0], total ? *total : 1.0f);
+  }
+};
 
 }
 ES_NAMESPACE_END

@@ -131,7 +131,7 @@ static void maximum_by(const Planes& p, const Axis* axis, const float* in, float
       int64_t* __restrict__ at = where + start;
       if (inner == 1 && !row.in_runs()) {
         for (int64_t o = 0; o < to.columns; ++o) {
-          Largest most = {from_bits(kLeast), top + row.window(o).first};
+          Largest most = {-kInfinity, top + row.window(o).first};
           for_seen(axis, d, h, row.window(o), [&](int64_t place) {
             if (is_larger(x[place], most.value)) most = {x[place], place};
           });
@@ -139,7 +139,7 @@ static void maximum_by(const Planes& p, const Axis* axis, const float* in, float
         }
         return;
       }
-      for (int64_t i = 0; i < to.columns * inner; ++i) y[i] = from_bits(kLeast);
+      for (int64_t i = 0; i < to.columns * inner; ++i) y[i] = -kInfinity;
       if (inner == 1) {
         for (int64_t o = 0; o < to.columns; ++o) numbers[o] = (Number)(top + row.window(o).first);
         for_seen_rows(axis, d, h, [&](int64_t first) { row.keep_larger_of(y, numbers, x + first, (Number)first); });

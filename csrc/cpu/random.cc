@@ -78,7 +78,7 @@ static void draw_each(const Draw& d, Value value_of, float last = kInfinity) {
 }
 
 static void uniform(const Draw& d, float from, float range, float last) {
-  Uniform parameters{from, range, last};
+  Uniform parameters{from, range};
   draw_each(d, [=](uint32_t word) { return uniform_of(word, parameters); }, last);
 }
 

@@ -1,6 +1,5 @@
 #include "scatter.h"
 
-#include "../exact/order.h"
 #include "parallel.h"
 
 ES_NAMESPACE {
@@ -61,16 +60,7 @@ static void rows_as(const Rows& r) {
 
 static void rows(const Rows& r, int how) {
   if (r.scale) return rows_as<Combine::add, true>(r);
-  switch ((Combine)how) {
-    case Combine::add:
-      return rows_as<Combine::add>(r);
-    case Combine::multiply:
-      return rows_as<Combine::multiply>(r);
-    case Combine::maximum:
-      return rows_as<Combine::maximum>(r);
-    case Combine::minimum:
-      return rows_as<Combine::minimum>(r);
-  }
+  with_constant((Combine)how, [&](auto constant) { rows_as<constant.value>(r); });
 }
 
 static void assign(int64_t batches, int64_t count, int64_t width, int64_t places, const int64_t* to, const char* from,
@@ -120,16 +110,7 @@ static void lines_as(const Lines& l) {
 }
 
 static void lines(const Lines& l, int how) {
-  switch ((Combine)how) {
-    case Combine::add:
-      return lines_as<Combine::add>(l);
-    case Combine::multiply:
-      return lines_as<Combine::multiply>(l);
-    case Combine::maximum:
-      return lines_as<Combine::maximum>(l);
-    case Combine::minimum:
-      return lines_as<Combine::minimum>(l);
-  }
+  with_constant((Combine)how, [&](auto constant) { lines_as<constant.value>(l); });
 }
 
 template <int kSize>
@@ -160,12 +141,7 @@ static void assign_lines(const Lines& l, int64_t size, const char* from, char* o
 static void dots(int64_t count, int64_t width, const float* a, const int64_t* a_row, const float* b,
                  const int64_t* b_row, float* out) {
   parallel_for(count, kGrain / (width + 1) + 1, [&](int64_t begin, int64_t end) {
-    for (int64_t p = begin; p < end; ++p) {
-      const float *left = a + a_row[p] * width, *right = b + b_row[p] * width;
-      out[p] = a_row[p] < 0 ? 0
-                            : contract(
-                                  width, [=](int64_t k) { return left[k]; }, [=](int64_t k) { return right[k]; });
-    }
+    for (int64_t p = begin; p < end; ++p) out[p] = dot_of(width, a, a_row[p], b, b_row[p]);
   });
 }
 

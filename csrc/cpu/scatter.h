@@ -1,6 +1,7 @@
 // Values put together where an index says, see exact/scatter.h.
 #pragma once
 
+#include "../exact/order.h"
 #include "../exact/scatter.h"
 #include "isa.h"
 
@@ -53,6 +54,13 @@ ES_NAMESPACE {
 
 ES_FN int64_t numbered(int64_t before, int64_t size, int64_t index) {
   return before * size + index + (index < 0 ? size : 0);
+}
+
+// One of `dots`.
+ES_FN float dot_of(int64_t width, const float* a, int64_t a_row, const float* b, int64_t b_row) {
+  if (a_row < 0) return 0;
+  const float *left = a + a_row * width, *right = b + b_row * width;
+  return contract(width, [=](int64_t k) { return left[k]; }, [=](int64_t k) { return right[k]; });
 }
 
 }

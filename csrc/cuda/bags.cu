@@ -17,8 +17,9 @@ struct CountOf {
   int64_t count;
   int64_t* counts;
   ES_FN void operator()(int64_t place) const {
-    const int64_t first = first_above<true>(sorted.keys, 0, count, place);
-    counts[place] = first_above<false>(sorted.keys, first, count, place) - first;
+    const int64_t* keys = sorted.keys;
+    const int64_t first = first_that(count, [=](int64_t j) { return keys[j] >= place; });
+    counts[place] = first_that(count, [=](int64_t j) { return keys[j] > place; }) - first;
   }
 };
 

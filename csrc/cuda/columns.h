@@ -35,12 +35,6 @@ ES_KERNEL void ES_THREADS(kThreads)
     }
 }
 
-// `f(i)` for each i < count.
-template <class F>
-ES_KERNEL void ES_THREADS(kThreads) each_kernel(int64_t count, F f) {
-  ES_EACH(i, count) f(i);
-}
-
 #if ES_HOST
 
 // `step(totals, row, column)` adds an element to all sums. An output that is null is not wanted.
@@ -54,11 +48,6 @@ static void sum_columns(int64_t rows, int64_t columns, Step step, Outputs<kSums>
               partial.as<float>());
   ES_LAUNCH(blocks_for_threads(columns), kThreads, join_columns_kernel<kSums>, blocks, columns, partial.as<float>(),
             outputs);
-}
-
-template <class F>
-static void for_each(int64_t count, F f) {
-  if (count) ES_LAUNCH(blocks_for_threads(count), kThreads, each_kernel<F>, count, f);
 }
 
 #endif

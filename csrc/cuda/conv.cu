@@ -61,28 +61,19 @@ struct BackwardData {
 
   ES_FN bool left_along_k() const { return false; }
   ES_FN bool right_along_k() const { return false; }
-  ES_FN Place tap_of(int64_t k) const {
-    Place tap = place_of(k, taps[0].count, taps[1].count, taps[2].count);
-    for (int d = 0; d < 3; ++d) tap.at[d] = taps[d].first + taps[d].step * tap.at[d];
-    return tap;
-  }
   ES_FN Place position_of(int64_t j) const {
     Place in = place_of(j, count);
     for (int d = 0; d < 3; ++d) in.at[d] = first[d] + s.stride[d] * in.at[d];
     return in;
   }
   ES_FN float left(int64_t group, int64_t i, int64_t k) const {
-    Place tap = tap_of(k);
+    Place tap = tap_of(taps, k);
     return load(w, group * s.out_channels + tap.lead, i, tap.at);
   }
   ES_FN float right(int64_t group, int64_t k, int64_t j) const {
-    Place tap = tap_of(k), in = position_of(j);
+    Place tap = tap_of(taps, k), in = position_of(j);
     int64_t out[3];
-    for (int d = 0; d < 3; ++d) {
-      int64_t distance = in.at[d] + s.padding[d] - tap.at[d] * s.dilation[d];
-      out[d] = distance / s.stride[d];
-      if (distance < 0 || out[d] >= s.out[d]) return 0.0f;
-    }
+    if (!find_output(s, in.at, tap.at, out)) return 0.0f;
     return load(dy, in.lead, group * s.out_channels + tap.lead, out);
   }
   ES_FN void store(int64_t group, int64_t i, int64_t j, float sum) const {

@@ -78,7 +78,7 @@ class Memory {
   }
 
  private:
-  void* data_ = nullptr;
+  void* data_;
   size_t bytes_;
 };
 

@@ -1,7 +1,7 @@
 // Pictures read where a grid says: a thread has a point of a channel.
 #include "../cpu/grid_sample.h"
 
-#include "columns.h"
+#include "each.h"
 
 ES_NAMESPACE {
 

@@ -1,34 +1,10 @@
 // nll_loss: a thread has a target.
 #include "../cpu/loss.h"
 
-#include "../exact/losses.h"
-#include "columns.h"
+#include "each.h"
 #include "first.h"
 
 ES_NAMESPACE {
-
-ES_KERNEL void ES_THREADS(kThreads) terms_kernel(Picks p, const float* scores, float* terms, float* weights) {
-  ES_EACH(at, p.outer * p.inner) {
-    const bool picks = p.targets[at] != p.ignored;
-    const float weight = picks ? weight_of(p, at) : 0.0f;
-    terms[at] = picks ? nll_term(weight, scores[score_of(p, at)]) : 0.0f;
-    if (weights) weights[at] = weight;
-  }
-}
-
-ES_KERNEL void ES_THREADS(kThreads)
-    gradients_kernel(Picks p, const float* gradient, bool each, const float* total, float* out) {
-  ES_EACH(at, p.outer * p.inner)
-    if (p.targets[at] != p.ignored)
-      out[score_of(p, at)] = nll_gradient(weight_of(p, at), gradient[each ? at : 0], total ? *total : 1.0f);
-}
-
-struct Misfits {
-  Picks p;
-  ES_FN bool operator()(int64_t at) const {
-    return p.targets[at] != p.ignored && !is_class(p.targets[at], p.classes);
-  }
-};
 
 struct TargetAt {
   const int64_t* targets;
@@ -43,7 +19,7 @@ ES_NAMESPACE_END
 ES_NAMESPACE {
 
 static int64_t misfit(const Picks& p, int64_t* target) {
-  const int64_t count = p.outer * p.inner, first = first_where(count, Misfits{p});
+  const int64_t count = p.outer * p.inner, first = first_where(count, Misfit{p});
   if (first == count) return -1;
   Memory found(sizeof(int64_t));
   for_each(1, TargetAt{p.targets, first, found.as<int64_t>()});
@@ -52,13 +28,11 @@ static int64_t misfit(const Picks& p, int64_t* target) {
 }
 
 static void terms(const Picks& p, const float* scores, float* terms, float* weights) {
-  const int64_t count = p.outer * p.inner;
-  if (count) ES_LAUNCH(blocks_for_threads(count), kThreads, terms_kernel, p, scores, terms, weights);
+  for_each(p.outer * p.inner, TermOf{p, scores, terms, weights});
 }
 
 static void gradients(const Picks& p, const float* gradient, bool each, const float* total, float* out) {
-  const int64_t count = p.outer * p.inner;
-  if (count) ES_LAUNCH(blocks_for_threads(count), kThreads, gradients_kernel, p, gradient, each, total, out);
+  for_each(p.outer * p.inner, GradientOf{p, gradient, each, total, out});
 }
 
 static const Loss kTable = {misfit, terms, gradients};

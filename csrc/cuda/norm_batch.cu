@@ -3,6 +3,7 @@
 
 #include "../exact/norm.h"
 #include "columns.h"
+#include "each.h"
 
 ES_NAMESPACE {
 

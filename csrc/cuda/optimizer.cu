@@ -2,14 +2,13 @@
 // share one.)
 #include "../cpu/optimizer.h"
 
-#include "device.h"
+#include "each.h"
 
 ES_NAMESPACE {
 
 template <class T>
 struct Tensors {
   T *param, *grad, *first, *second, *third;  // the states, as each optimizer names them
-  int64_t count;
 };
 
 template <class T>
@@ -44,10 +43,11 @@ static ES_FN void step(const Adagrad& a, const Tensors<T>& t, int64_t i) {
 }
 
 template <class T, class Step>
-ES_KERNEL void ES_THREADS(kThreads) step_kernel(Step parameters, Tensors<T> tensors) {
-  ES_EACH(i, tensors.count)
-    step(parameters, tensors, i);
-}
+struct StepOf {
+  Step parameters;
+  Tensors<T> tensors;
+  ES_FN void operator()(int64_t i) const { step(parameters, tensors, i); }
+};
 
 }
 ES_NAMESPACE_END
@@ -57,13 +57,11 @@ ES_NAMESPACE {
 
 template <class T, class Step>
 static void run_of(const Step& step, void* p, void* g, void* a, void* b, void* c, int64_t count) {
-  Tensors<T> tensors{(T*)p, (T*)g, (T*)a, (T*)b, (T*)c, count};
-  ES_LAUNCH(blocks_for_threads(count), kThreads, (step_kernel<T, Step>), step, tensors);
+  for_each(count, StepOf<T, Step>{step, {(T*)p, (T*)g, (T*)a, (T*)b, (T*)c}});
 }
 
 template <class Step>
 static void run(Element type, const Step& step, void* p, void* g, void* a, void* b, void* c, int64_t count) {
-  if (count == 0) return;
   if (type == Element::f32) return run_of<float>(step, p, g, a, b, c, count);
   if (type == Element::bf16) return run_of<bf16>(step, p, g, a, b, c, count);
   run_of<fp16>(step, p, g, a, b, c, count);

@@ -2,7 +2,7 @@
 // outputs that see the element, in the order in which the CPU's loops come to them.
 #include "../cpu/pool.h"
 
-#include "device.h"
+#include "each.h"
 
 ES_NAMESPACE {
 
@@ -37,26 +37,34 @@ static ES_FN Layout3 outputs_of(const Axis* a, int64_t inner) {
 }
 
 template <class Mean>
-ES_KERNEL void ES_THREADS(kThreads) mean_kernel(Planes p, Mean m, const float* in, float* out) {
-  const Layout3 from = inputs_of(m.axis, p.inner), to = outputs_of(m.axis, p.inner);
-  ES_EACH(number, p.outer * to.volume() * p.inner) {
+struct MeanForward {
+  Planes p;
+  Mean m;
+  const float* in;
+  float* out;
+  ES_FN void operator()(int64_t number) const {
+    const Layout3 from = inputs_of(m.axis, p.inner), to = outputs_of(m.axis, p.inner);
     const Element3 e(number, to.size, p.inner);
     const float* x = in + from.plane(e);
     out[number] =
         mean_of(m, e.at, [&](int64_t d, int64_t h, int64_t w) { return x[from.in_plane(d, h, w) * from.inner]; });
   }
-}
+};
 
 template <class Mean>
-ES_KERNEL void ES_THREADS(kThreads) mean_backward_kernel(Planes p, Mean m, const float* grad, float* grad_in) {
-  const Layout3 from = outputs_of(m.axis, p.inner), to = inputs_of(m.axis, p.inner);
-  ES_EACH(number, p.outer * to.volume() * p.inner) {
+struct MeanBackward {
+  Planes p;
+  Mean m;
+  const float* grad;
+  float* grad_in;
+  ES_FN void operator()(int64_t number) const {
+    const Layout3 from = outputs_of(m.axis, p.inner), to = inputs_of(m.axis, p.inner);
     const Element3 e(number, to.size, p.inner);
     const float* y = grad + from.plane(e);
     grad_in[number] =
         mean_gradient(m, e.at, [&](int64_t d, int64_t h, int64_t w) { return y[from.in_plane(d, h, w) * from.inner]; });
   }
-}
+};
 
 template <class Axis>
 struct Axes {
@@ -64,10 +72,14 @@ struct Axes {
 };
 
 template <class Axis>
-ES_KERNEL void ES_THREADS(kThreads)
-    maximum_kernel(Planes p, Axes<Axis> a, const float* in, float* out, int64_t* where) {
-  const Layout3 from = inputs_of(a.axis, p.inner), to = outputs_of(a.axis, p.inner);
-  ES_EACH(number, p.outer * to.volume() * p.inner) {
+struct MaximumForward {
+  Planes p;
+  Axes<Axis> a;
+  const float* in;
+  float* out;
+  int64_t* where;
+  ES_FN void operator()(int64_t number) const {
+    const Layout3 from = inputs_of(a.axis, p.inner), to = outputs_of(a.axis, p.inner);
     const Element3 e(number, to.size, p.inner);
     const float* x = in + from.plane(e);
     const Largest most = largest_of(
@@ -75,28 +87,36 @@ ES_KERNEL void ES_THREADS(kThreads)
     out[number] = most.value;
     where[number] = most.at;
   }
-}
+};
 
-ES_KERNEL void ES_THREADS(kThreads) clear_kernel(int64_t count, unsigned char* flags) {
-  ES_EACH(i, count) flags[i] = 0;
-}
+struct Clear {
+  unsigned char* flags;
+  ES_FN void operator()(int64_t i) const { flags[i] = 0; }
+};
 
 // Marks the planes of which an output points to what it does not see. Whoever writes writes the same.
 template <class Axis>
-ES_KERNEL void ES_THREADS(kThreads) strays_kernel(Planes p, Axes<Axis> a, const int64_t* where, unsigned char* strays) {
-  const Layout3 from = outputs_of(a.axis, p.inner);
-  ES_EACH(number, p.outer * from.volume() * p.inner) {
-    const Element3 e(number, from.size, p.inner);
+struct MarkStrays {
+  Planes p;
+  Axes<Axis> a;
+  const int64_t* where;
+  unsigned char* strays;
+  ES_FN void operator()(int64_t number) const {
+    const Element3 e(number, outputs_of(a.axis, p.inner).size, p.inner);
     if (!sees_number(a.axis, e.at, where[number])) strays[e.outer * p.inner + e.inner] = 1;
   }
-}
+};
 
 template <class Axis>
-ES_KERNEL void ES_THREADS(kThreads) maximum_backward_kernel(Planes p, Axes<Axis> a, const float* grad,
-                                                            const int64_t* where, const unsigned char* strays,
-                                                            float* grad_in) {
-  const Layout3 from = outputs_of(a.axis, p.inner), to = inputs_of(a.axis, p.inner);
-  ES_EACH(number, p.outer * to.volume() * p.inner) {
+struct MaximumBackward {
+  Planes p;
+  Axes<Axis> a;
+  const float* grad;
+  const int64_t* where;
+  const unsigned char* strays;
+  float* grad_in;
+  ES_FN void operator()(int64_t number) const {
+    const Layout3 from = outputs_of(a.axis, p.inner), to = inputs_of(a.axis, p.inner);
     const Element3 e(number, to.size, p.inner);
     const float* y = grad + from.plane(e);
     const int64_t *at = where + from.plane(e), mine = to.in_plane(e.at[0], e.at[1], e.at[2]);
@@ -110,30 +130,37 @@ ES_KERNEL void ES_THREADS(kThreads) maximum_backward_kernel(Planes p, Axes<Axis>
       visit_outputs(a.axis, e.at, [&](int64_t d, int64_t h, int64_t w) { add(from.in_plane(d, h, w)); });
     grad_in[number] = sum;
   }
-}
+};
 
 template <class Word>
-ES_KERNEL void ES_THREADS(kThreads) nearest_kernel(Planes p, Axes<Nearest> a, const Word* in, Word* out) {
-  const Layout3 from = inputs_of(a.axis, p.inner), to = outputs_of(a.axis, p.inner);
-  ES_EACH(number, p.outer * to.volume() * p.inner) {
+struct NearestForward {
+  Planes p;
+  Axes<Nearest> a;
+  const Word* in;
+  Word* out;
+  ES_FN void operator()(int64_t number) const {
+    const Layout3 from = inputs_of(a.axis, p.inner), to = outputs_of(a.axis, p.inner);
     const Element3 e(number, to.size, p.inner);
     const int64_t place =
         from.in_plane(a.axis[0].source(e.at[0]), a.axis[1].source(e.at[1]), a.axis[2].source(e.at[2]));
     out[number] = in[from.plane(e) + place * from.inner];
   }
-}
+};
 
-ES_KERNEL void ES_THREADS(kThreads) fold_kernel(Fold s, const float* columns, float* image) {
-  const Windows &down = s.axis[0], &right = s.axis[1];
-  const int64_t size[3] = {1, down.in, right.in};
-  ES_EACH(number, s.planes * down.in * right.in) {
+struct FoldOf {
+  Fold s;
+  const float* columns;
+  float* image;
+  ES_FN void operator()(int64_t number) const {
+    const Windows &down = s.axis[0], &right = s.axis[1];
+    const int64_t size[3] = {1, down.in, right.in};
     const Element3 e(number, size, 1);
     image[number] = folded(s, e.at[1], e.at[2], [&](int64_t k, int64_t l, int64_t h, int64_t w) {
       const int64_t tap = (e.outer * down.kernel + k) * right.kernel + l;
       return columns[(tap * down.out + h) * right.out + w];
     });
   }
-}
+};
 
 }
 ES_NAMESPACE_END
@@ -150,44 +177,41 @@ static int64_t inputs(const Planes& p, const Axis* axis) {
   return p.outer * inputs_of(axis, p.inner).volume() * p.inner;
 }
 
+template <class Axis>
+static Axes<Axis> axes(const Axis* axis) {
+  return {{axis[0], axis[1], axis[2]}};
+}
+
 template <class Mean>
 static void mean(const Planes& p, const Mean& m, const float* in, float* out) {
-  if (const int64_t count = outputs(p, m.axis))
-    ES_LAUNCH(blocks_for_threads(count), kThreads, mean_kernel<Mean>, p, m, in, out);
+  for_each(outputs(p, m.axis), MeanForward<Mean>{p, m, in, out});
 }
 
 template <class Mean>
 static void mean_backward(const Planes& p, const Mean& m, const float* grad, float* grad_in) {
-  if (const int64_t count = inputs(p, m.axis))
-    ES_LAUNCH(blocks_for_threads(count), kThreads, mean_backward_kernel<Mean>, p, m, grad, grad_in);
+  for_each(inputs(p, m.axis), MeanBackward<Mean>{p, m, grad, grad_in});
 }
 
 template <class Axis>
 static void maximum(const Planes& p, const Axis* axis, const float* in, float* out, int64_t* where) {
-  const Axes<Axis> a = {{axis[0], axis[1], axis[2]}};
-  if (const int64_t count = outputs(p, axis))
-    ES_LAUNCH(blocks_for_threads(count), kThreads, maximum_kernel<Axis>, p, a, in, out, where);
+  for_each(outputs(p, axis), MaximumForward<Axis>{p, axes(axis), in, out, where});
 }
 
 template <class Axis>
 static void maximum_backward(const Planes& p, const Axis* axis, const float* grad, const int64_t* where,
                              float* grad_in) {
-  const Axes<Axis> a = {{axis[0], axis[1], axis[2]}};
   const int64_t count = inputs(p, axis), planes = p.outer * p.inner;
   if (!count) return;
-  Memory strays((size_t)planes);
-  ES_LAUNCH(blocks_for_threads(planes), kThreads, clear_kernel, planes, strays.as<unsigned char>());
-  if (const int64_t all = outputs(p, axis))
-    ES_LAUNCH(blocks_for_threads(all), kThreads, strays_kernel<Axis>, p, a, where, strays.as<unsigned char>());
-  ES_LAUNCH(blocks_for_threads(count), kThreads, maximum_backward_kernel<Axis>, p, a, grad, where,
-            strays.as<unsigned char>(), grad_in);
+  Memory memory((size_t)planes);
+  unsigned char* strays = memory.as<unsigned char>();
+  for_each(planes, Clear{strays});
+  for_each(outputs(p, axis), MarkStrays<Axis>{p, axes(axis), where, strays});
+  for_each(count, MaximumBackward<Axis>{p, axes(axis), grad, where, strays, grad_in});
 }
 
 template <class Word>
 static void copies(const Planes& p, const Nearest* axis, const void* in, void* out) {
-  const Axes<Nearest> a = {{axis[0], axis[1], axis[2]}};
-  if (const int64_t count = outputs(p, axis))
-    ES_LAUNCH(blocks_for_threads(count), kThreads, nearest_kernel<Word>, p, a, (const Word*)in, (Word*)out);
+  for_each(outputs(p, axis), NearestForward<Word>{p, axes(axis), (const Word*)in, (Word*)out});
 }
 
 static void nearest(const Planes& p, const Nearest* axis, int64_t bytes, const void* in, void* out) {
@@ -198,8 +222,7 @@ static void nearest(const Planes& p, const Nearest* axis, int64_t bytes, const v
 }
 
 static void fold(const Fold& s, const float* columns, float* image) {
-  if (const int64_t count = s.planes * s.axis[0].in * s.axis[1].in)
-    ES_LAUNCH(blocks_for_threads(count), kThreads, fold_kernel, s, columns, image);
+  for_each(s.planes * s.axis[0].in * s.axis[1].in, FoldOf{s, columns, image});
 }
 
 static const Pool kTable = {mean<WindowMean>,

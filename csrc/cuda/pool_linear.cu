@@ -2,7 +2,8 @@
 // the outputs around it give, in ascending order.
 #include "../cpu/pool_linear.h"
 
-#include "columns.h"
+#include "../exact/search.h"
+#include "each.h"
 
 ES_NAMESPACE {
 
@@ -19,13 +20,7 @@ struct Forward {
 
 // The first output whose lower neighbour is `least` or above: it ascends with the outputs.
 static ES_FN int64_t first_from(const Linear& l, int dimension, int64_t least) {
-  int64_t low = 0, high = l.to[dimension];
-  while (low < high) {
-    const int64_t middle = (low + high) / 2;
-    if (along(l, dimension, middle).low < least) low = middle + 1;
-    else high = middle;
-  }
-  return low;
+  return first_that(l.to[dimension], [&](int64_t o) { return along(l, dimension, o).low >= least; });
 }
 
 struct Backward {

@@ -3,6 +3,7 @@
 
 #include "../exact/half.h"
 #include "../exact/philox.h"
+#include "each.h"
 #include "first.h"
 
 ES_NAMESPACE {
@@ -20,18 +21,25 @@ static ES_FN void store(const Draw& d, int64_t at, float x, float last) {
   else ((uint8_t*)d.out)[at] = (uint8_t)(int32_t)x;
 }
 
+// The first element that block number `block` of Philox is for, and how many blocks there are for all.
+static ES_FN int64_t first_of(int64_t block) { return block / kPanelBlocks * kPanelWords + block % kPanelBlocks; }
+static ES_FN int64_t blocks_of(const Draw& d) { return (d.count + kPanelWords - 1) / kPanelWords * kPanelBlocks; }
+
 // `values(words, first element, its four)`. What exceeds `last` when it has been rounded becomes `last`.
 template <class Values>
-ES_KERNEL void ES_THREADS(kThreads) draw_kernel(Draw d, Values values, float last) {
-  ES_EACH(block, (d.count + kPanelWords - 1) / kPanelWords * kPanelBlocks) {
-    const int64_t first = block / kPanelBlocks * kPanelWords + block % kPanelBlocks;
-    if (first >= d.count) continue;
+struct DrawOf {
+  Draw d;
+  Values values;
+  float last;
+  ES_FN void operator()(int64_t block) const {
+    const int64_t first = first_of(block);
+    if (first >= d.count) return;
     float four[4];
     values(philox_block(d.key, (uint64_t)block), first, four);
     for (int r = 0; r < 4; ++r)
       if (first + r * kPanelBlocks < d.count) store(d, first + r * kPanelBlocks, four[r], last);
   }
-}
+};
 
 // An element that depends on its word alone.
 #define ES_EACH_VALUE(Name, members, value)                                   \
@@ -78,19 +86,25 @@ struct BernoulliEach {
   }
 };
 
-ES_KERNEL void ES_THREADS(kThreads) uniform64_kernel(uint64_t key, int64_t count, double* out, double from, double to) {
-  const double range = to - from;
-  ES_EACH(i, count) {
-    double value = from + unit(two_words_of(key, (uint64_t)i)) * range;
+struct Uniform64 {
+  uint64_t key;
+  double* out;
+  double from, to;
+  ES_FN void operator()(int64_t i) const {
+    double value = from + unit(two_words_of(key, (uint64_t)i)) * (to - from);
     out[i] = value < to ? value : from;
   }
-}
+};
 
 template <class T>
-ES_KERNEL void ES_THREADS(kThreads)
-    dropout_kernel(Draw d, const T* x, uint8_t* mask, BernoulliValues keep, float scale) {
-  ES_EACH(block, (d.count + kPanelWords - 1) / kPanelWords * kPanelBlocks) {
-    const int64_t first = block / kPanelBlocks * kPanelWords + block % kPanelBlocks;
+struct DropoutOf {
+  Draw d;
+  const T* x;
+  uint8_t* mask;
+  BernoulliValues keep;
+  float scale;
+  ES_FN void operator()(int64_t block) const {
+    const int64_t first = first_of(block);
     float kept[4];
     keep(philox_block(d.key, (uint64_t)block), first, kept);
     for (int r = 0; r < 4; ++r) {
@@ -100,13 +114,16 @@ ES_KERNEL void ES_THREADS(kThreads)
       mask[at] = kept[r] != 0;
     }
   }
-}
+};
 
 template <class T>
-ES_KERNEL void ES_THREADS(kThreads)
-    masked_scale_kernel(int64_t count, T* out, const T* x, const uint8_t* mask, float scale) {
-  ES_EACH(i, count) out[i] = narrow<T>(widen(x[i]) * (mask[i] ? scale : 0.0f));
-}
+struct MaskedScale {
+  T* out;
+  const T* x;
+  const uint8_t* mask;
+  float scale;
+  ES_FN void operator()(int64_t i) const { out[i] = narrow<T>(widen(x[i]) * (mask[i] ? scale : 0.0f)); }
+};
 
 struct NoProbability {
   const double* p;
@@ -144,15 +161,22 @@ ES_KERNEL void ES_THREADS(kThreads) sums_kernel(int64_t rows, int64_t width, dou
   }
 }
 
-ES_KERNEL void ES_THREADS(kThreads)
-    choose_kernel(uint64_t key, int64_t rows, int64_t width, const double* upto, int64_t samples, int64_t* out) {
-  ES_EACH(at, rows * samples)
+struct ChoiceOf {
+  uint64_t key;
+  int64_t width;
+  const double* upto;
+  int64_t samples, *out;
+  ES_FN void operator()(int64_t at) const {
     out[at] = choice_of(two_words_of(key, (uint64_t)at), upto + at / samples * width, width);
-}
+  }
+};
 
-ES_KERNEL void ES_THREADS(kThreads) integers_kernel(uint64_t key, int64_t count, int64_t* out, Integers parameters) {
-  ES_EACH(i, count) out[i] = integer_of(two_words_of(key, (uint64_t)i), parameters);
-}
+struct IntegerOf {
+  uint64_t key;
+  int64_t* out;
+  Integers parameters;
+  ES_FN void operator()(int64_t i) const { out[i] = integer_of(two_words_of(key, (uint64_t)i), parameters); }
+};
 
 }
 ES_NAMESPACE_END
@@ -162,8 +186,7 @@ ES_NAMESPACE {
 
 template <class Values>
 static void draw(const Draw& d, Values values, float last = kInfinity) {
-  const int64_t threads = (d.count + kPanelWords - 1) / kPanelWords * kPanelBlocks;
-  if (threads) ES_LAUNCH(blocks_for_threads(threads), kThreads, draw_kernel<Values>, d, values, last);
+  for_each(blocks_of(d), DrawOf<Values>{d, values, last});
 }
 
 static BernoulliValues bernoulli_values(uint64_t threshold) {
@@ -171,7 +194,7 @@ static BernoulliValues bernoulli_values(uint64_t threshold) {
 }
 
 static void uniform(const Draw& d, float from, float range, float last) {
-  draw(d, UniformValues{{from, range, last}}, last);
+  draw(d, UniformValues{{from, range}}, last);
 }
 static void normal(const Draw& d, float mean, float deviation) { draw(d, NormalValues<false>{mean, deviation}); }
 static void log_normal(const Draw& d, float mean, float deviation) { draw(d, NormalValues<true>{mean, deviation}); }
@@ -182,15 +205,12 @@ static void bernoulli(const Draw& d, uint64_t threshold) { draw(d, bernoulli_val
 static void bernoulli_each(const Draw& d, const double* p) { draw(d, BernoulliEach{p, d.count}); }
 
 static void uniform64(uint64_t key, int64_t count, double* out, double from, double to) {
-  if (count) ES_LAUNCH(blocks_for_threads(count), kThreads, uniform64_kernel, key, count, out, from, to);
+  for_each(count, Uniform64{key, out, from, to});
 }
 
 template <class T>
 static void dropout_as(const Draw& d, const void* x, uint8_t* mask, uint64_t threshold, float scale) {
-  const int64_t threads = (d.count + kPanelWords - 1) / kPanelWords * kPanelBlocks;
-  if (threads)
-    ES_LAUNCH(blocks_for_threads(threads), kThreads, dropout_kernel<T>, d, (const T*)x, mask,
-              bernoulli_values(threshold), scale);
+  for_each(blocks_of(d), DropoutOf<T>{d, (const T*)x, mask, bernoulli_values(threshold), scale});
 }
 
 static void dropout(const Draw& d, const void* x, uint8_t* mask, uint64_t threshold, float scale) {
@@ -201,8 +221,7 @@ static void dropout(const Draw& d, const void* x, uint8_t* mask, uint64_t thresh
 
 template <class T>
 static void masked_scale_as(int64_t count, void* out, const void* x, const uint8_t* mask, float scale) {
-  if (count)
-    ES_LAUNCH(blocks_for_threads(count), kThreads, masked_scale_kernel<T>, count, (T*)out, (const T*)x, mask, scale);
+  for_each(count, MaskedScale<T>{(T*)out, (const T*)x, mask, scale});
 }
 
 static void masked_scale(int64_t count, void* out, const void* x, Kind kind, const uint8_t* mask, float scale) {
@@ -222,12 +241,11 @@ static Weights sum_weights(int64_t rows, int64_t width, double* weights) {
 }
 
 static void choose(uint64_t key, int64_t rows, int64_t width, const double* upto, int64_t samples, int64_t* out) {
-  if (rows > 0 && samples > 0)
-    ES_LAUNCH(blocks_for_threads(rows * samples), kThreads, choose_kernel, key, rows, width, upto, samples, out);
+  for_each(rows * samples, ChoiceOf{key, width, upto, samples, out});
 }
 
 static void integers(uint64_t key, int64_t count, int64_t* out, uint64_t range, int64_t base) {
-  if (count) ES_LAUNCH(blocks_for_threads(count), kThreads, integers_kernel, key, count, out, (Integers{range, base}));
+  for_each(count, IntegerOf{key, out, {range, base}});
 }
 
 static const Random kTable = {

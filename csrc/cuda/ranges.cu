@@ -2,7 +2,7 @@
 #include "../cpu/ranges.h"
 
 #include "../exact/ranges.h"
-#include "columns.h"
+#include "each.h"
 
 ES_NAMESPACE {
 

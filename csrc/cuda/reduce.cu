@@ -3,6 +3,7 @@
 #include "../cpu/reduce.h"
 
 #include "../exact/reduction.h"
+#include "each.h"
 #include "lanes.h"
 
 ES_NAMESPACE {
@@ -95,9 +96,10 @@ ES_KERNEL void ES_THREADS(kThreads) join_many_kernel(Reduction r, Work<T> work, 
   }
 }
 
-ES_KERNEL void ES_THREADS(kThreads) square_roots_kernel(float* x, int64_t count) {
-  ES_EACH(i, count) x[i] = square_root(x[i]);
-}
+struct SquareRootOf {
+  float* x;
+  ES_FN void operator()(int64_t i) const { x[i] = square_root(x[i]); }
+};
 
 // A block of a line: `first` is where the line begins, its elements start .. end are `inner` apart.
 struct LineBlock {
@@ -176,9 +178,7 @@ static void reduce_all(const Reduction& r) {
     ES_LAUNCH(blocks_for_threads(work.outputs), kThreads, (join_few_kernel<T, Op>), r, work);
 }
 
-static void square_roots(float* x, int64_t count) {
-  if (count) ES_LAUNCH(blocks_for_threads(count), kThreads, square_roots_kernel, x, count);
-}
+static void square_roots(float* x, int64_t count) { for_each(count, SquareRootOf{x}); }
 
 template <class Op>
 static void running(const RunningLines& lines) {

@@ -2,7 +2,7 @@
 // in a column of a place. Lines that are short, or so many that each may have a thread of its own, are not sorted.
 #include "../cpu/scatter.h"
 
-#include "../exact/order.h"
+#include "each.h"
 #include "first.h"
 #include "sorted.h"
 
@@ -55,29 +55,35 @@ ES_KERNEL void ES_THREADS(kThreads) wide_kernel(Rows r, ByPlace sorted) {
 }
 
 template <Combine how, bool scaled>
-ES_KERNEL void ES_THREADS(kThreads) narrow_kernel(Rows r, ByPlace sorted) {
-  ES_EACH(at, r.batches * r.count * r.width) {
+struct Narrow {
+  Rows r;
+  ByPlace sorted;
+  ES_FN void operator()(int64_t at) const {
     const int64_t first = at / r.width % r.count;
     if (sorted.keys[first] < r.places && sorted.begins(first))
       put_together<how, scaled>(r, sorted, at / r.width / r.count, first, at % r.width);
   }
-}
+};
 
 // Rows of units of the same size: the last one that goes to a place stays.
 template <class Unit>
-ES_KERNEL void ES_THREADS(kThreads) assign_kernel(int64_t batches, int64_t count, int64_t width, int64_t places,
-                                                  ByPlace sorted, const Unit* from, Unit* out) {
-  ES_EACH(at, batches * count * width) {
+struct Assign {
+  int64_t count, width, places;
+  ByPlace sorted;
+  const Unit* from;
+  Unit* out;
+  ES_FN void operator()(int64_t at) const {
     const int64_t batch = at / width / count, j = at / width % count, place = sorted.keys[j];
     if (place < places && sorted.ends(j, count))
       out[(batch * places + place) * width + at % width] =
           from[(batch * count + sorted.positions[j]) * width + at % width];
   }
-}
+};
 
 template <Combine how>
-ES_KERNEL void ES_THREADS(kThreads) lines_kernel(Lines l) {
-  ES_EACH(line, l.outer * l.inner) {
+struct LineOf {
+  Lines l;
+  ES_FN void operator()(int64_t line) const {
     const int64_t o = line / l.inner, i = line % l.inner;
     float* out = l.out + o * l.outer_stride + i;
     for (int64_t k = 0; k < l.length; ++k) {
@@ -86,17 +92,19 @@ ES_KERNEL void ES_THREADS(kThreads) lines_kernel(Lines l) {
       *place = combine(how, *place, l.from[at]);
     }
   }
-}
+};
 
-ES_KERNEL void ES_THREADS(kThreads) dots_kernel(int64_t count, int64_t width, const float* a, const int64_t* a_row,
-                                                const float* b, const int64_t* b_row, float* out) {
-  ES_EACH(p, count) {
-    const float *left = a + a_row[p] * width, *right = b + b_row[p] * width;
-    out[p] = a_row[p] < 0 ? 0
-                          : contract(
-                                width, [=](int64_t k) { return left[k]; }, [=](int64_t k) { return right[k]; });
+struct DotOf {
+  int64_t width;
+  const float* a;
+  const int64_t* a_row;
+  const float* b;
+  const int64_t* b_row;
+  float* out;
+  ES_FN void operator()(int64_t p) const {
+    out[p] = dot_of(width, a, a_row[p], b, b_row[p]);
   }
-}
+};
 
 // Every element of the lines' output is a place.
 struct CellOf {
@@ -132,22 +140,13 @@ static void put_rows(const Rows& r, const ByPlace& sorted) {
   if (r.width >= kWide)
     ES_LAUNCH(blocks_for(rows * parts), kThreads, (wide_kernel<how, scaled>), r, sorted);
   else
-    ES_LAUNCH(blocks_for_threads(rows * r.width), kThreads, (narrow_kernel<how, scaled>), r, sorted);
+    for_each(rows * r.width, Narrow<how, scaled>{r, sorted});
 }
 
 static void put_rows(const Rows& r, const ByPlace& sorted, int how) {
   if (r.batches * r.count * r.width == 0) return;
   if (r.scale) return put_rows<Combine::add, true>(r, sorted);
-  switch ((Combine)how) {
-    case Combine::add:
-      return put_rows<Combine::add, false>(r, sorted);
-    case Combine::multiply:
-      return put_rows<Combine::multiply, false>(r, sorted);
-    case Combine::maximum:
-      return put_rows<Combine::maximum, false>(r, sorted);
-    case Combine::minimum:
-      return put_rows<Combine::minimum, false>(r, sorted);
-  }
+  with_constant((Combine)how, [&](auto constant) { put_rows<constant.value, false>(r, sorted); });
 }
 
 static void rows(const Rows& r, int how) {
@@ -159,8 +158,7 @@ template <class Unit>
 static void assign_units(int64_t batches, int64_t count, int64_t bytes, int64_t places, const ByPlace& sorted,
                          const char* from, char* out) {
   const int64_t width = bytes / (int64_t)sizeof(Unit);
-  ES_LAUNCH(blocks_for_threads(batches * count * width), kThreads, assign_kernel<Unit>, batches, count, width, places,
-            sorted, (const Unit*)from, (Unit*)out);
+  for_each(batches * count * width, Assign<Unit>{count, width, places, sorted, (const Unit*)from, (Unit*)out});
 }
 
 static void assign_sorted(int64_t batches, int64_t count, int64_t width, int64_t places, const ByPlace& sorted,
@@ -185,11 +183,6 @@ static void assign_lines(const Lines& l, int64_t size, const char* from, char* o
   assign_sorted(1, count, size, cells, sorted.by_place, from, out);
 }
 
-template <Combine how>
-static void short_lines(const Lines& l) {
-  ES_LAUNCH(blocks_for_threads(l.outer * l.inner), kThreads, lines_kernel<how>, l);
-}
-
 static void lines(const Lines& l, int how) {
   const int64_t lines = l.outer * l.inner, count = lines * l.length;
   if (count == 0) return;
@@ -198,21 +191,12 @@ static void lines(const Lines& l, int how) {
     const Sorted sorted(count, (uint64_t)cells, CellOf{l});
     return put_rows({1, count, 1, cells, nullptr, nullptr, l.from, nullptr, l.out}, sorted.by_place, how);
   }
-  switch ((Combine)how) {
-    case Combine::add:
-      return short_lines<Combine::add>(l);
-    case Combine::multiply:
-      return short_lines<Combine::multiply>(l);
-    case Combine::maximum:
-      return short_lines<Combine::maximum>(l);
-    case Combine::minimum:
-      return short_lines<Combine::minimum>(l);
-  }
+  with_constant((Combine)how, [&](auto constant) { for_each(lines, LineOf<constant.value>{l}); });
 }
 
 static void dots(int64_t count, int64_t width, const float* a, const int64_t* a_row, const float* b,
                  const int64_t* b_row, float* out) {
-  if (count) ES_LAUNCH(blocks_for_threads(count), kThreads, dots_kernel, count, width, a, a_row, b, b_row, out);
+  for_each(count, DotOf{width, a, a_row, b, b_row, out});
 }
 
 static void number(int64_t count, int64_t size, const int64_t* index, const int64_t* before, int64_t* out) {

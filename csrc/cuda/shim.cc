@@ -220,7 +220,7 @@ void wait_for_block() {
   to_scheduler(false);
 }
 
-void wait_for_warp() {
+static void wait_for_warp() {
   fibers[current].state = State::at_warp;
   to_scheduler(false);
 }

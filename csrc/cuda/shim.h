@@ -17,7 +17,6 @@ extern Index thread_index, block_index, block_size, grid_size;  // of the thread
 
 void launch(int64_t blocks, int threads, const std::function<void()>& kernel);
 void wait_for_block();
-void wait_for_warp();
 uint64_t exchange(uint64_t word, int lane);
 [[noreturn]] void fail(const char* what);
 
@@ -41,7 +40,6 @@ struct Shared {
 #define blockDim es::shim::block_size
 #define gridDim es::shim::grid_size
 #define __syncthreads es::shim::wait_for_block
-#define __syncwarp es::shim::wait_for_warp
 
 #define ES_KERNEL static
 #define ES_DEVICE inline

@@ -2,7 +2,7 @@
 // meets there without looking at anything else. A stable radix sort, 4 bits at a time.
 #pragma once
 
-#include "columns.h"
+#include "each.h"
 
 ES_NAMESPACE {
 
@@ -19,6 +19,22 @@ struct ByPlace {
 
 ES_FN int digit_of(int64_t key, int shift) { return (int)(key >> shift & (kDigits - 1)); }
 
+// The sum of what the threads before this one have, which itself has `mine`. `sums` has a place for each thread, where
+// then lies the sum up to it.
+template <class T, class Sums>
+static ES_DEVICE T sum_before(T mine, Sums& sums) {
+  const int thread = (int)threadIdx.x;
+  sums[thread] = mine;
+  __syncthreads();
+  for (int apart = 1; apart < kThreads; apart *= 2) {
+    const T before = thread >= apart ? sums[thread - apart] : 0;
+    __syncthreads();
+    sums[thread] = sums[thread] + before;
+    __syncthreads();
+  }
+  return sums[thread] - mine;
+}
+
 // How many of the block's positions come before the first that a thread has of a digit: in order of digits, and of
 // threads. `table` is (digit, thread), `sums` has a place for each thread.
 template <class Table, class Sums>
@@ -33,15 +49,7 @@ static ES_DEVICE void count_digits(const ByPlace& from, int64_t count, int64_t f
   __syncthreads();
   int mine = 0;  // of kDigits neighbours in the table
   for (int i = 0; i < kDigits; ++i) mine += table[thread * kDigits + i];
-  sums[thread] = mine;
-  __syncthreads();
-  for (int apart = 1; apart < kThreads; apart *= 2) {
-    const int before = thread >= apart ? sums[thread - apart] : 0;
-    __syncthreads();
-    sums[thread] = sums[thread] + before;
-    __syncthreads();
-  }
-  int total = sums[thread] - mine;
+  int total = sum_before(mine, sums);
   for (int i = 0; i < kDigits; ++i) {
     const int one = table[thread * kDigits + i];
     table[thread * kDigits + i] = total;
@@ -73,15 +81,8 @@ ES_KERNEL void ES_THREADS(kThreads) offsets_kernel(int64_t count, int64_t* total
   int64_t before = 0;
   for (int64_t first = 0; first < count; first += kThreads) {
     const int64_t mine = first + thread < count ? totals[first + thread] : 0;
-    sums[thread] = mine;
-    __syncthreads();
-    for (int apart = 1; apart < kThreads; apart *= 2) {
-      const int64_t other = thread >= apart ? sums[thread - apart] : 0;
-      __syncthreads();
-      sums[thread] = sums[thread] + other;
-      __syncthreads();
-    }
-    if (first + thread < count) totals[first + thread] = before + sums[thread] - mine;
+    const int64_t here = sum_before(mine, sums);
+    if (first + thread < count) totals[first + thread] = before + here;
     before += sums[kThreads - 1];
     __syncthreads();
   }

@@ -52,6 +52,23 @@ ES_FN bool find_input(const ConvShape& s, const int64_t* o, const int64_t* t, in
   return true;
 }
 
+// Where tap t of position i lies in the output, for one of `taps_of`; false: outside.
+ES_FN bool find_output(const ConvShape& s, const int64_t* i, const int64_t* t, int64_t* o) {
+  for (int d = 0; d < 3; ++d) {
+    const int64_t distance = i[d] + s.padding[d] - t[d] * s.dilation[d];
+    o[d] = distance / s.stride[d];
+    if (distance < 0 || o[d] >= s.out[d]) return false;
+  }
+  return true;
+}
+
+// Number k of (leading index, taps of the depth, height, width).
+ES_FN Place tap_of(const Taps* taps, int64_t k) {
+  Place tap = place_of(k, taps[0].count, taps[1].count, taps[2].count);
+  for (int d = 0; d < 3; ++d) tap.at[d] = taps[d].first + taps[d].step * tap.at[d];
+  return tap;
+}
+
 // y(n, c, o), without bias: k counts (channel in group, depth, height, width of the kernel). x(n, channel, i) and
 // w(out channel, channel in group, t) return floats; padding takes part as +0.
 template <class X, class W>
@@ -76,25 +93,16 @@ ES_FN float conv_backward_data(const ConvShape& s, int64_t n, int64_t c, const i
   Taps taps[3];
   for (int d = 0; d < 3; ++d) taps[d] = taps_of(s.kernel[d], s.stride[d], s.padding[d], s.dilation[d], i[d]);
   int64_t group = c / s.in_channels;
-  auto tap_of = [&](int64_t k) {
-    Place tap = place_of(k, taps[0].count, taps[1].count, taps[2].count);
-    for (int d = 0; d < 3; ++d) tap.at[d] = taps[d].first + taps[d].step * tap.at[d];
-    return tap;
-  };
   return contract(
       s.out_channels * taps[0].count * taps[1].count * taps[2].count,
       [&](int64_t k) {
-        Place tap = tap_of(k);
+        Place tap = tap_of(taps, k);
         return w(group * s.out_channels + tap.lead, c % s.in_channels, tap.at);
       },
       [&](int64_t k) {
-        Place tap = tap_of(k);
+        Place tap = tap_of(taps, k);
         int64_t o[3];
-        for (int d = 0; d < 3; ++d) {
-          int64_t distance = i[d] + s.padding[d] - tap.at[d] * s.dilation[d];
-          o[d] = distance / s.stride[d];
-          if (distance < 0 || o[d] >= s.out[d]) return 0.0f;
-        }
+        if (!find_output(s, i, tap.at, o)) return 0.0f;
         return dy(n, group * s.out_channels + tap.lead, o);
       });
 }

@@ -3,7 +3,7 @@
 // These are the definition, one element at a time; kernels may group the work in any way that gives the same bits.
 #pragma once
 
-#include "base.h"
+#include "search.h"
 
 ES_NAMESPACE {
 
@@ -76,13 +76,7 @@ struct Nearest {
   }
   // The first output whose source is i or more.
   ES_FN int64_t first_from(int64_t i) const {
-    int64_t low = 0, high = out;
-    while (low < high) {
-      int64_t middle = low + (high - low) / 2;
-      if (source(middle) < i) low = middle + 1;
-      else high = middle;
-    }
-    return low;
+    return first_that(out, [&](int64_t o) { return source(o) >= i; });
   }
   ES_FN Outputs outputs(int64_t i) const { return {first_from(i), first_from(i + 1)}; }
   ES_FN bool sees(int64_t, int64_t) const { return true; }
@@ -201,8 +195,6 @@ ES_FN float mean_gradient(const Mean& m, const int64_t* i, Grad grad) {
 // Whether an element takes the place of the largest one before it: the first of equals stays, the last NaN.
 ES_FN bool is_larger(float x, float most) { return x > most || x != x; }
 
-constexpr uint32_t kLeast = 0xff800000u;  // minus infinity
-
 struct Largest {
   float value;
   int64_t at;  // the position's number in its plane
@@ -211,7 +203,7 @@ struct Largest {
 template <class Axis, class X>
 ES_FN Largest largest_of(const Axis* axis, const int64_t* o, X x) {
   auto number = [=](int64_t d, int64_t h, int64_t w) { return (d * axis[1].in + h) * axis[2].in + w; };
-  Largest most = {from_bits(kLeast),
+  Largest most = {-kInfinity,
                   number(axis[0].window(o[0]).first, axis[1].window(o[1]).first, axis[2].window(o[2]).first)};
   visit_window(axis, o, [&](int64_t d, int64_t h, int64_t w) {
     const float value = x(d, h, w);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "functions.h"
+#include "search.h"
 
 ES_NAMESPACE {
 
@@ -14,9 +15,9 @@ ES_FN float open_unit(uint32_t word) {
   return u < 1 ? u : 1 - 0x1p-24f;
 }
 
-// from + u * (to - from), below `to`: `last` is the largest value of the tensor's type that is allowed.
+// from + u * range. (It can come to the end of the range when it is rounded: who stores it sees to that.)
 struct Uniform {
-  float from, range, last;
+  float from, range;
 };
 
 ES_FN float uniform_of(uint32_t word, Uniform d) { return fma(unit(word), d.range, d.from); }
@@ -77,16 +78,8 @@ ES_FN bool is_weight(double w) { return w >= 0 && w < kInfinity; }
 
 // An index below `width`, each as often as its weight says. `upto` holds the sums of the weights up to each.
 ES_FN int64_t choice_of(uint64_t words, const double* upto, int64_t width) {
-  double u = unit(words) * upto[width - 1];
-  int64_t low = 0, high = width - 1;  // the first index whose sum exceeds u is in low .. high
-  while (low < high) {
-    int64_t middle = (low + high) / 2;
-    if (upto[middle] > u)
-      high = middle;
-    else
-      low = middle + 1;
-  }
-  return low;
+  const double u = unit(words) * upto[width - 1];
+  return first_that(width - 1, [=](int64_t i) { return upto[i] > u; });
 }
 
 // The upper 64 bits of the product.

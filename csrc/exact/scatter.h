@@ -21,6 +21,25 @@ ES_FN float combine(Combine how, float held, float x) {
   }
 }
 
+// f(constant), of which `value` is `how` where the compiler has to know it.
+template <Combine how>
+struct Constant {
+  static constexpr Combine value = how;
+};
+template <class F>
+ES_FN void with_constant(Combine how, F f) {
+  switch (how) {
+    case Combine::add:
+      return f(Constant<Combine::add>());
+    case Combine::multiply:
+      return f(Constant<Combine::multiply>());
+    case Combine::maximum:
+      return f(Constant<Combine::maximum>());
+    case Combine::minimum:
+      return f(Constant<Combine::minimum>());
+  }
+}
+
 // Of values with a factor each.
 ES_FN float add_scaled(float held, float scale, float x) { return fma(scale, x, held); }
 

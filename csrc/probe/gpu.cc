@@ -51,7 +51,7 @@ void to_pool(void* data) {
   unused[size] = data;
 }
 
-// ---- The driver's functions that launch.cc does not need
+// ---- The driver's functions that are called here
 
 using Address = unsigned long long;
 

@@ -1,6 +1,9 @@
-// probe ISA [FAMILY...]: hashes of all families, or of these, under one instruction set. Exit code 3: this processor lacks
-// it. With CUDA's kernels: `probe gpu MANIFEST [FAMILY...]` runs these on a GPU (see gpu.h), `probe kernels` prints their
-// names, `probe families` those of all families.
+// probe ISA [FAMILY...]: hashes of all families, or of these, under one instruction set; "" is this processor's best.
+// `probe families` prints their names. With CUDA's kernels: `probe gpu MANIFEST [FAMILY...]` runs these on a GPU (see
+// gpu.h), `probe kernels` prints their names.
+//
+// Exit codes: 3, this processor lacks the instruction set, or it was not built; 4, a result is not as it is defined; 5,
+// what is told, as what a GPU's driver refuses.
 #include <exception>
 
 #include "../cpu/isa.h"

@@ -25,6 +25,7 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
 
+#include <atomic>
 #include <mutex>
 
 #include "memory.h"
@@ -190,7 +191,6 @@ class Aliases {
     }
     return brought_here(x);
   }
-  bool empty() const { return pairs_.empty(); }
 
  private:
   struct Pair {

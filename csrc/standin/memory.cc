@@ -18,22 +18,14 @@ constexpr size_t kPage = 4096, kAligned = 512;
 
 std::mutex lock;
 char* base;
-size_t used, accessible;  // both from `base`: what was ever given, and what has been opened where nothing is closed
+size_t used;  // from `base`: what was ever given
+bool closes;
 int open_count;
 std::map<size_t, std::vector<void*>> unused;  // by size
 std::map<void*, size_t> sizes;
 
-// Closing and opening takes half of a process's time: not all tests need it.
-bool is_never_closed() {
-  static const bool asked = std::getenv("STAND_IN_OPEN");
-  return asked;
-}
-
 void protect(int how) {
-  if (is_never_closed()) how = PROT_READ | PROT_WRITE;
-  if (is_never_closed() && used <= accessible) return;
-  accessible = used;
-  if (used) TORCH_INTERNAL_ASSERT(mprotect(base, (used + kPage - 1) / kPage * kPage, how) == 0);
+  if (closes && used) TORCH_INTERNAL_ASSERT(mprotect(base, (used + kPage - 1) / kPage * kPage, how) == 0);
 }
 
 }
@@ -42,7 +34,9 @@ void* allocate(size_t bytes) {
   if (!bytes) return nullptr;
   std::lock_guard guard(lock);
   if (!base) {
-    base = static_cast<char*>(mmap(nullptr, kReserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    closes = !std::getenv("STAND_IN_OPEN");  // which takes half of a process's time: not all tests need it
+    const int how = closes ? PROT_NONE : PROT_READ | PROT_WRITE, kind = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    base = static_cast<char*>(mmap(nullptr, kReserved, how, kind, -1, 0));
     TORCH_CHECK(base != MAP_FAILED, "the stand-in finds no addresses");
   }
   bytes = (bytes + kAligned - 1) / kAligned * kAligned;
@@ -52,13 +46,12 @@ void* allocate(size_t bytes) {
     TORCH_CHECK(used + bytes <= kReserved, "the stand-in's memory is full");
     data = base + used;
     used += bytes;
-    if (open_count) protect(PROT_READ | PROT_WRITE);
   } else {
     data = same.back();
     same.pop_back();
   }
   sizes[data] = bytes;
-  if (!open_count) protect(PROT_READ | PROT_WRITE);
+  protect(PROT_READ | PROT_WRITE);
   std::memset(data, 0xff, bytes);  // NaN: nobody may read what nobody has written
   if (!open_count) protect(PROT_NONE);
   return data;

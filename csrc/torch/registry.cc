@@ -44,10 +44,6 @@ struct Silent : c10::WarningHandler {
   void process(const c10::Warning&) override {}
 };
 
-void boxed_refusal(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack*) {
-  refuse(c10::toString(op.operator_name()), "exact mode has no kernel for it");
-}
-
 // Exact for integers in any order, unspecified for floats: to the kernel that was there before.
 Kernels& of_integers(c10::DispatchKey key) {
   static Kernels cpu, cuda;
@@ -93,10 +89,7 @@ void integers_only(const std::vector<std::string>& names, const std::string& whe
   auto key = c10::parseDispatchKey(where);
   for (const auto& name : names) {
     if (of_integers(key).count(name)) continue;
-    auto dot = name.find('.');
-    auto base = name.substr(0, dot), overload = dot == std::string::npos ? "" : name.substr(dot + 1);
-    auto handle = c10::Dispatcher::singleton().findSchemaOrThrow(base.c_str(), overload.c_str());
-    of_integers(key).emplace(name, handle.getComputedKernelForDispatchKey(key));
+    of_integers(key).emplace(name, operator_named(name).getComputedKernelForDispatchKey(key));
   }
   put(names, where, [] { return torch::CppFunction::makeFromBoxedFunction<&boxed_integers_only>(); });
 }
@@ -125,10 +118,7 @@ Declared::Declared(Declare declare) { declarations().push_back(declare); }
 
 void Operators::remember(const char* name) const {
   if (originals(key_).count(name)) return;
-  std::string full = std::string("aten::") + name;
-  auto dot = full.find('.');
-  auto base = full.substr(0, dot), overload = dot == std::string::npos ? "" : full.substr(dot + 1);
-  auto handle = c10::Dispatcher::singleton().findSchemaOrThrow(base.c_str(), overload.c_str());
+  auto handle = operator_named(std::string("aten::") + name);
   if (handle.hasComputedKernelForDispatchKey(key_))
     originals(key_).emplace(name, handle.getComputedKernelForDispatchKey(key_));
 }
@@ -181,6 +171,16 @@ void disable() {
 bool enabled() { return !libraries.empty(); }
 
 void refuse(const std::string& what, const std::string& why) { TORCH_CHECK(false, kRefused, what, ": ", why); }
+
+void boxed_refusal(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack*) {
+  refuse(c10::toString(op.operator_name()), "exact mode has no kernel for it");
+}
+
+c10::OperatorHandle operator_named(const std::string& name) {
+  auto dot = name.find('.');
+  auto base = name.substr(0, dot), overload = dot == std::string::npos ? "" : name.substr(dot + 1);
+  return c10::Dispatcher::singleton().findSchemaOrThrow(base.c_str(), overload.c_str());
+}
 
 bool is_integral_or_refuse(at::ScalarType type, const char* what) {
   if (c10::isIntegralType(type, /*includeBool=*/true)) return true;

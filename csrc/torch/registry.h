@@ -34,6 +34,11 @@ bool enabled();
 // side makes its error. `what`: the operator; `why`: what about it, and what to do instead.
 constexpr const char* kRefused = "easyscale: not exact: ";
 [[noreturn]] void refuse(const std::string& what, const std::string& why);
+// In the place of a kernel: exact mode has none.
+void boxed_refusal(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack*);
+
+// By its full name, as `aten::mm.out`.
+c10::OperatorHandle operator_named(const std::string& name);
 
 struct Stub {
   at::native::DispatchStubImpl* impl;

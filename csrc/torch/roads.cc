@@ -22,7 +22,6 @@ bool computes_with_floats(const torch::jit::Stack& stack, size_t count) {
     if (value.isTensorList())
       for (const at::Tensor& x : value.toTensorVector())
         if (is_float(x)) return true;
-    if (value.isInt() || value.isNone()) continue;
     if (value.isDouble()) return true;
   }
   return false;
@@ -42,10 +41,6 @@ class Road final : public c10::OperatorKernel {
   std::optional<c10::SafeKernelFunction> theirs_;  // integers stay with PyTorch's
 };
 
-void no_road(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack*) {
-  refuse(c10::toString(op.operator_name()), "exact mode has no kernel for it");
-}
-
 std::unique_ptr<torch::Library> roads, above_autograd;
 
 // Operators, by their full names, that have a kernel for CPUs or for anything. `always`: also with integers alone, since
@@ -55,11 +50,8 @@ void take_roads(const std::vector<std::string>& names, const std::vector<std::st
   std::set<std::string> ours_alone(always.begin(), always.end());
   roads = std::make_unique<torch::Library>(torch::Library::IMPL, "aten", DispatchKey::CUDA, kHere, 1);
   above_autograd = std::make_unique<torch::Library>(torch::Library::IMPL, "aten", DispatchKey::AutogradCUDA, kHere, 1);
-  auto& dispatcher = c10::Dispatcher::singleton();
   for (const auto& full : names) {
-    auto dot = full.find('.');
-    auto op = dispatcher.findSchemaOrThrow(full.substr(0, dot).c_str(),
-                                           dot == std::string::npos ? "" : full.substr(dot + 1).c_str());
+    auto op = operator_named(full);
     bool cpus = op.hasKernelForDispatchKey(DispatchKey::CPU);
     bool made = op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutogradNonFunctional) || !cpus;
     std::optional<c10::SafeKernelFunction> theirs;
@@ -67,7 +59,7 @@ void take_roads(const std::vector<std::string>& names, const std::vector<std::st
       theirs = op.getComputedKernelForDispatchKey(DispatchKey::CUDA);
     auto from = made ? kNobody : DispatchKey::CPU;
     if (!op.hasComputedKernelForDispatchKey(from)) {  // what there is on devices only, as products of another type
-      roads->impl(full.c_str(), torch::CppFunction::makeFromBoxedFunction<&no_road>());
+      roads->impl(full.c_str(), torch::CppFunction::makeFromBoxedFunction<&boxed_refusal>());
       continue;
     }
     auto kernel = op.getComputedKernelForDispatchKey(from);

@@ -1,16 +1,14 @@
-"""What PyTorch's own Python does otherwise on a GPU: computed on both devices by a process that is exact, as JSON.
+"""What PyTorch's own Python does otherwise on a GPU: computed on both devices by a process that is exact.
 
-A process of its own, with the stand-in (`stand_in.environment`).
+A process of its own (`worlds.start`), with the stand-in (`stand_in.environment`).
 """
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import torch
 import toys
-from easyscale.pipeline import determinism
 from easyscale.pipeline.engine import Engine, build
 from easyscale.pipeline.reduction import mean
 from easyscale.storage import sums
@@ -151,8 +149,8 @@ def snapshot(device: str, *, kept: bool) -> str:
     return tree_digest(taken.tensors)
 
 
-if __name__ == "__main__":
-    determinism.configure(1, "exact", "cuda:0")
+def main() -> dict[str, Any]:
+    """Digests of all work on both devices, and the rest."""
     found = {name: [digest(work, device) for device in ("cpu", "cuda")] for name, work in WORK.items()}
     snapshots = [snapshot("cpu", kept=True), snapshot("cuda", kept=True), snapshot("cuda", kept=False)]
-    print(json.dumps({"digests": found, "refusal": refusal(), "snapshots": snapshots}))
+    return {"digests": found, "refusal": refusal(), "snapshots": snapshots}

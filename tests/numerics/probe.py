@@ -14,7 +14,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from easyscale.pipeline.numerics import build
+from easyscale.pipeline.numerics import build, cuda
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -50,6 +50,16 @@ def _units(*, cuda: bool) -> list[build.Unit]:
         elif source.name != "gpu.cc" or cuda:
             units.append(build.Unit(source, (*build.MATH, "-O2")))
     return units
+
+
+def here() -> dict[str, str]:
+    """Hashes of all families under this processor's best instruction set."""
+    return hashes([str(program(build.isas(), build.compiler())), ""])
+
+
+def kernels() -> list[cuda.Kernel]:
+    """CUDA's, as the library knows them."""
+    return [cuda.kernel(line) for line in output([str(with_cuda()), "kernels"]).splitlines()]
 
 
 def hashes(command: list[str], **env: str) -> dict[str, str]:

@@ -27,7 +27,8 @@ def device() -> Path:
 
     folder = Path(torch.__file__).parent / "lib"
     flags = ["-shared", f"-L{folder}", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{folder}"]
-    compiling = build.torch_units()[0].flags
+    # So that what is said of a place in it does not depend on where this repository lies.
+    compiling = (*build.torch_units()[0].flags, f"-ffile-prefix-map={build.SOURCES}=easyscale/csrc")
     units = [build.Unit(source, compiling) for source in sorted((build.SOURCES / "standin").glob("*.cc"))]
     return build.linked("stand-in-{}.so", units, build.compiler(), flags)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import NamedTuple
 
 import pytest
@@ -52,9 +53,17 @@ DENIED = {
 
 @pytest.fixture(scope="module")
 def kernels():
-    """Those that the library knows, in the same words."""
-    done = probe.output([str(probe.with_cuda()), "kernels"])
-    return [cuda.kernel(line) for line in done.splitlines()]
+    return probe.kernels()
+
+
+@pytest.fixture(scope="module")
+def compiled(kernels):
+    """What is looked at of an architecture, file by file: always the same kernels, so that each is compiled once."""
+
+    def chosen(arch):
+        return [one for one in kernels if re.search(LOOKED_AT[arch], f"{one.file} {one.name}")]
+
+    return cache(lambda arch: cuda.cubins(chosen(arch), [arch]))
 
 
 class Seen(NamedTuple):
@@ -69,12 +78,12 @@ class Seen(NamedTuple):
     seeds: tuple[int, int, int]  # MUFU.RSQ and FMUL.FTZ, which belong to roots, and MUFU.RCP
 
 
-@pytest.fixture
-def seen(kernels, tmp_path_factory):
+@pytest.fixture(scope="module")
+def seen(compiled, tmp_path_factory):
     """What is seen of an architecture's machine code; looked at once in a test run."""
 
     def look(arch):
-        for one in cuda.cubins(chosen(kernels, arch), [arch]):
+        for one in compiled(arch):
             codes = sass.disassemble(one.path)
             for name, symbol in one.symbols.items():
                 code = codes[symbol]
@@ -89,11 +98,6 @@ def seen(kernels, tmp_path_factory):
                 )
 
     return lambda arch: once(tmp_path_factory, f"machine-code-{arch}", lambda: list(look(arch)))
-
-
-def chosen(kernels, arch):
-    """Always the same for an architecture, so that each is compiled once."""
-    return [one for one in kernels if re.search(LOOKED_AT[arch], f"{one.file} {one.name}")]
 
 
 def test_every_architecture_of_the_compiler_is_one_of_these_or_like_one():
@@ -183,8 +187,8 @@ def test_products_do_the_same_multiplications_on_every_architecture(seen):
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_kernels_fit_into_the_registers_and_spill_next_to_nothing(kernels, arch):
-    for one in cuda.cubins(chosen(kernels, arch), [arch]):
+def test_kernels_fit_into_the_registers_and_spill_next_to_nothing(compiled, arch):
+    for one in compiled(arch):
         used = sass.resources(one.log)
         for name, symbol in one.symbols.items():
             assert used[symbol].spilled <= SPILLED, (name, used[symbol])
@@ -192,10 +196,10 @@ def test_kernels_fit_into_the_registers_and_spill_next_to_nothing(kernels, arch)
                 assert used[symbol].registers <= 255, (name, used[symbol])
 
 
-def test_both_compilers_agree_on_the_parameters_of_every_kernel(kernels):
+def test_both_compilers_agree_on_the_parameters_of_every_kernel(kernels, compiled):
     expected = {(one.file, one.name): one.parameters for one in kernels}
     found = {}
-    for one in cuda.cubins(kernels, ["sm_75"]):
+    for one in compiled("sm_75"):
         sizes = sass.parameters(one.path.read_bytes())
         found |= {(one.file, name): sizes[symbol] for name, symbol in one.symbols.items()}
     assert found == expected

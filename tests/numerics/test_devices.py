@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from easyscale.pipeline.numerics import library
-from numerics import devices, stand_in
+from numerics import devices, stand_in, worlds
 from once import once
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
     def run() -> Any:
-        env = os.environ | stand_in.environment(tmp_path_factory.mktemp("driver"), closed=True)
-        env["PYTHONPATH"] += os.pathsep + str(Path(__file__).parents[1])
-        done = subprocess.run(
-            [sys.executable, "-m", "numerics.devices"], env=env, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+        env = stand_in.environment(tmp_path_factory.mktemp("driver"), closed=True)
+        return worlds.answer(worlds.start(worlds.BEST, "exact", "devices", env=env))
 
     return once(tmp_path_factory, "devices", run)
 

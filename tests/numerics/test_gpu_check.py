@@ -1,10 +1,9 @@
-"""benchmarks/gpu_check.py without a GPU: what it says, what it would do, and a little of each part on the stand-in."""
+"""benchmarks/gpu_check.py without a GPU: what it says, what it would do, and a little of its parts on the stand-in."""
 
 from __future__ import annotations
 
 import importlib
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from easyscale.pipeline.numerics import build, cuda
-from numerics import probe
+from numerics import exhaustive, probe
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "benchmarks" / "gpu_check.py"
@@ -21,10 +20,15 @@ ARCH = "sm_75"
 
 PARTS = ("environment", "kernels", "functions", "operators", "models", "engine", "gemm", "conv", "memory", "steps")
 
+LEFT_OUT = ("functions", "engine", "gemm", "memory")
+"""Of the run on the stand-in, for their time. `functions` and `engine` are tried on the CPU below. The stand-in's bits
+are those of test_operators.py for functions and the kernels of `gemm` and `memory`, which are timed as `conv` is, and
+those of tests/e2e/test_exact_cuda.py for whole jobs."""
 
-def run(*arguments, **env):
+
+def run(*arguments, cwd=None):
     command = [sys.executable, str(PROGRAM), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | env)
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
 
 
 def part(name):
@@ -65,25 +69,52 @@ def test_a_dry_run_builds_and_lists_every_part():
     assert all(int(row[3].removesuffix(" |")) > 0 for row in rows)
 
 
-@pytest.mark.skipif("CI" in os.environ, reason="takes two minutes of what other tests do, too")
-def test_every_part_does_its_work_on_the_stand_in(tmp_path):
-    """Bits are compared in earnest; times mean nothing. Two tables of them are enough."""
-    file, asked = tmp_path / "found.json", [name for name in PARTS if name not in ("gemm", "memory")]
+def test_parts_do_their_work_on_the_stand_in(tmp_path):
+    """Bits are compared in earnest; times mean nothing."""
+    file, asked = tmp_path / "found.json", [name for name in PARTS if name not in LEFT_OUT]
     options = ("--arch", ARCH, "--minutes", "30", "--json", str(file), "--only", *asked)
-    done = run("--dry-run", "--stand-in", *options)
+    done = run("--dry-run", "--stand-in", *options, cwd=PROGRAM.parent)  # which has a `numerics` that must not be found
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(file.read_text())
     outcomes = {name: [check["outcome"] for check in one["checks"]] for name, one in found["parts"].items()}
     assert list(outcomes) == asked
-    for name in ("kernels", "functions", "operators", "models"):
+    for name in ("kernels", "operators", "models"):
         assert set(outcomes[name]) == {"equal"}
-    assert outcomes["engine"].count("equal") == 2
     for name in ("conv", "steps"):
         assert {"told", *outcomes[name]} <= {"told", "met", "missed"}
         assert outcomes[name][-1] in ("met", "missed")
     assert found["outcomes"] == {
         outcome: sum(all_.count(outcome) for all_ in outcomes.values()) for outcome in found["outcomes"]
     }
+
+
+def test_a_hash_of_a_function_that_is_made_with_torch_is_the_recorded_one(exact):
+    functions = part("functions")
+    recorded = json.loads(exhaustive.RECORD.read_text())["sample"]
+    assert functions.functions().keys() == recorded.keys()
+    for name in ("logit", "softplus", "elu"):  # which take numbers
+        assert functions.swept(functions.functions()[name], 1 << 24, 257, "cpu") == recorded[name]
+
+
+def test_a_cluster_of_the_engines_part_comes_to_the_state_of_a_worker_alone(tmp_path):
+    checks, engine = part("checks"), part("engine")
+    place = engine.Place(tmp_path, checks.Options(tiny=True))
+    assert place.together("together", ("cpu",)) == place.run("alone", "exact", "cpu", 1)
+
+
+def test_a_job_that_comes_to_another_state_is_told_and_one_that_fails_stops_no_other(monkeypatch, tmp_path):
+    checks, engine = part("checks"), part("engine")
+
+    def state(place, name, *_):
+        if name == "native-1":
+            raise engine.Problem("no worker")
+        return "another" if name == "exact-both" else "state"
+
+    monkeypatch.setattr(engine.Place, "run", state)
+    monkeypatch.setattr(engine.Place, "together", state)
+    engine.run(checks.Options(), checks.Teller(tmp_path / "checks"))
+    outcomes = [str(check.outcome) for check in checks.read(tmp_path / "checks")]
+    assert outcomes == ["told", "DIFFERS", "equal", "told", "equal", "FAILED"]
 
 
 def test_a_part_that_hangs_or_dies_is_told_and_takes_nothing_along():
@@ -132,9 +163,9 @@ def test_the_probe_starts_its_kernels_on_a_gpu_and_waits_for_each(driver, manife
     assert len([line for line in lines if line.startswith("softmax: ")]) == probe.cases(["softmax"])
 
 
-def test_hashes_that_differ_are_told_with_the_cases_and_a_family_that_cannot_run_stops_no_other(
-    driver, manifest, monkeypatch, tmp_path
-):
+@pytest.fixture
+def told(driver, manifest, monkeypatch, tmp_path):
+    """What `kernels` says of two families, by their names, with that driver."""
     checks, kernels = part("checks"), part("kernels")
     monkeypatch.setattr(kernels, "_manifest", lambda *_: manifest)
     monkeypatch.setattr(kernels, "FEW", ("softmax", "long_softmax"))
@@ -146,10 +177,31 @@ def test_hashes_that_differ_are_told_with_the_cases_and_a_family_that_cannot_run
         kernels.run(checks.Options(tiny=True), checks.Teller(file))
         return {check.name: check for check in checks.read(file)}
 
-    told = found()
-    assert {name: check.outcome for name, check in told.items()} == dict.fromkeys(kernels.FEW, checks.Outcome.differs)
-    assert "51 differ: softmax: softmax of 1 inner 1; " in told["softmax"].said  # nothing was computed, and 9 are zeros
+    return found
+
+
+def outcomes_of(found):
+    return {name: str(check.outcome) for name, check in found.items()}
+
+
+def test_hashes_that_differ_are_told_with_the_cases_and_a_family_that_cannot_run_stops_no_other(told, monkeypatch):
+    found = told()
+    assert outcomes_of(found) == {"softmax": "DIFFERS", "long_softmax": "DIFFERS"}
+    said = found["softmax"].said
+    assert "51 differ: softmax: softmax of 1 inner 1; " in said  # nothing was computed, and 9 are zeros
     monkeypatch.setenv("FAKE_CUDA", "cuCtxSynchronize=209")
-    told = found()
-    assert {name: check.outcome for name, check in told.items()} == dict.fromkeys(kernels.FEW, checks.Outcome.failed)
-    assert told["softmax"].said == "CUDA: running kernels: CUDA_ERROR_NO_BINARY_FOR_GPU"
+    found = told()
+    assert outcomes_of(found) == {"softmax": "FAILED", "long_softmax": "FAILED"}
+    assert found["softmax"].said == "CUDA: running kernels: CUDA_ERROR_NO_BINARY_FOR_GPU"
+
+
+def test_a_probe_that_dies_after_its_last_family_has_failed(told, monkeypatch, tmp_path):
+    dying = tmp_path / "dying"
+    dying.write_text(f"""#!/bin/sh
+'{probe.with_cuda()}' "$@" && [ "$1" = families ] || {{ echo "gone at the end" >&2; exit 3; }}
+""")
+    dying.chmod(0o755)
+    monkeypatch.setattr(probe, "with_cuda", lambda: dying)
+    found = told()
+    assert outcomes_of(found) == {"softmax": "DIFFERS", "long_softmax": "DIFFERS", "the end": "FAILED"}
+    assert found["the end"].said == "gone at the end"

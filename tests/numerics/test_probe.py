@@ -9,23 +9,23 @@ from numerics.isas import ISAS
 
 
 @pytest.fixture(scope="module")
-def here():
-    return probe.program(build.isas(), build.compiler())
+def program():
+    return str(probe.program(build.isas(), build.compiler()))
 
 
 @pytest.fixture(scope="module")
-def best(here):
-    return probe.hashes([str(here), ""])
+def best():
+    return probe.here()
 
 
 @pytest.mark.parametrize("isa", ISAS)
-def test_every_instruction_set_gives_the_same_bits(here, best, isa):
-    assert probe.hashes([str(here), isa]) == best
+def test_every_instruction_set_gives_the_same_bits(program, best, isa):
+    assert probe.hashes([program, isa]) == best
 
 
-def test_the_recorded_hashes_are_these(here):
+def test_the_recorded_hashes_are_these(program):
     """GPUs are held to them. Anew: PYTHONPATH=tests python -m numerics.probe"""
-    assert probe.RECORD.read_text() == probe.record(probe.output([str(here), ""]))
+    assert probe.RECORD.read_text() == probe.record(probe.output([program, ""]))
 
 
 def test_arm64_gives_the_same_bits(best):

@@ -11,6 +11,7 @@ import os
 import platform
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,19 +31,21 @@ X86 = {
 }
 ARM = {"one": ({}, 1, "neon"), "two": ({}, 2, "neon")}
 WORLDS = X86 if platform.machine() == "x86_64" else ARM
+BEST = next(iter(WORLDS))
 
 
 def start(
-    world: str, numerics: str, module: str, *arguments: str, env: dict[str, str] | None = None
+    world: str, numerics: str, module: str, *arguments: str, device: str = "cpu", env: dict[str, str] | None = None
 ) -> subprocess.Popen:
     """A process in a world.
 
     Args:
         world: of WORLDS. numerics: `exact` or `native`. module: of this folder; its `main` gets the arguments and
-            returns what JSON can hold. env: environment variables beside the world's: see `stand_in`.
+            returns what JSON can hold. device: where it makes its tensors, if it does not say. env: environment
+            variables beside the world's: see `stand_in`.
     """
     environment, threads, isa = WORLDS[world]
-    command = [sys.executable, "-m", "numerics.worlds", numerics, str(threads), isa, module, *arguments]
+    command = [sys.executable, "-m", "numerics.worlds", numerics, str(threads), isa, device, module, *arguments]
     # Without a seed of hashes, op_db gives its inputs in another order each time.
     env = os.environ | environment | (env or {})
     env |= {"PYTHONHASHSEED": "0", "PYTHONPATH": f"{TESTS}{os.pathsep}{env.get('PYTHONPATH', '')}"}
@@ -63,7 +66,7 @@ def everywhere(numerics: str, module: str, *arguments: str, worlds: Sequence[str
 
 
 def main() -> None:
-    numerics, threads, isa, module, *arguments = sys.argv[1:]
+    numerics, threads, isa, device, module, *arguments = sys.argv[1:]
     import torch
     from easyscale.pipeline import determinism
     from easyscale.pipeline.numerics import library, strict
@@ -71,10 +74,14 @@ def main() -> None:
     determinism.configure(int(threads))
     if numerics == "exact":
         os.environ[library.ISA] = isa
-        strict.begin()
-    found = importlib.import_module(f"numerics.{module}").main(*arguments)
+        strict.begin(device)
+    # Under the CPU's, too, PyTorch would ask Python at each call.
+    with torch.device(device) if device != "cpu" else nullcontext():
+        found = importlib.import_module(f"numerics.{module}").main(*arguments)
     assert torch.get_num_threads() == int(threads)
-    print(json.dumps(found))
+    print(json.dumps(found), flush=True)
+    # Autograd's thread of a device may still be letting go of a graph: while Python shuts down it would end with abort.
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ def optimum(table: Table, free: NDArray[np.int64]) -> float:
 def table_of(capacity: Mapping[str, int], jobs: Sequence[Job]) -> tuple[Table, NDArray[np.int64]]:
     kinds = sorted(capacity)
     free = np.array([capacity[kind] for kind in kinds], dtype=np.int64)
-    return Market()._table(list(jobs), kinds, free)[0], free
+    return Market().table(list(jobs), kinds, free)[0], free
 
 
 def chosen(table: Table, free: NDArray[np.int64]) -> Choice:
@@ -148,13 +148,13 @@ def test_any_choice_fits_and_counts_what_it_leaves(made: tuple[Table, NDArray[np
     table, free = made
     left = free.copy()
     choice = Choice(table, left)
-    choice.reserve(range(len(table.first)), free // 2)
+    choice.reserve(range(len(table.first)), free // 2, table.thrift)
     choice.settle(clear(table, free))
     choice.improve(fixed=[0])
     assert (left == free - table.usage[choice.rows].sum(axis=0)).all()
     assert (left >= 0).all()
     assert all(row in range(*table.rows(job).indices(len(table.value))) for job, row in enumerate(choice.rows))
-    choice.reserve(range(len(table.first)), free)  # more than is left
+    choice.reserve(range(len(table.first)), free, table.value)  # more than is left
     assert (left >= 0).all()
 
 
