@@ -137,9 +137,9 @@ class Market:
                 seconds.append(np.array([job.shape.step_seconds(job.given)]))
                 usages.append(job.given_of(kinds)[None])
         table = Table(np.concatenate(seconds), np.concatenate(usages), np.array(first))
-        return replace(table, value=self._worth(jobs, table, np.array(kept, dtype=np.int64))), given
+        return replace(table, value=self._worth(jobs, kinds, table, np.array(kept, dtype=np.int64))), given
 
-    def _worth(self, jobs: list[Job], table: Table, kept: NDArray[np.int64]) -> NDArray[np.float64]:
+    def _worth(self, jobs: list[Job], kinds: list[str], table: Table, kept: NDArray[np.int64]) -> NDArray[np.float64]:
         """Of sets of devices to jobs.
 
         Args:
@@ -148,9 +148,10 @@ class Market:
         steps = np.array([job.left for job in jobs])[table.owner]
         has = np.array([total(job.given) for job in jobs])[table.owner]
         left = np.maximum(steps * table.value, 1e-3)
-        joining = np.maximum(0.0, 1 - has / np.maximum(table.usage.sum(axis=1), 1))
+        of_kinds = np.array([[dict(job.given).get(kind, 0) for kind in kinds] for job in jobs])[table.owner]
+        joining = 1 - np.minimum(of_kinds, table.usage).sum(axis=1) / np.maximum(table.usage.sum(axis=1), 1)
         cost = self._costs.change + self._costs.join * joining
-        changed = np.maximum(0.0, 1 - cost / np.minimum(self._horizon, left)) / left
+        changed = 1 / (left * (1 + cost / np.minimum(self._horizon, left)))
         worth = np.where(has > 0, changed, 1 / (left + self._costs.start))
         worth[kept] = 1 / left[kept]
         return worth

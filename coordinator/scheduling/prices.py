@@ -18,11 +18,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-ROUNDS = 2
-"""How often the price of each kind is looked for, given those of the others."""
-
 OCTAVES, STEPS = 64, 32
-"""Prices are such powers of two: down to 2**-OCTAVES of the highest, STEPS from one to its double."""
+POWERS = np.array([0.0, *2.0 ** (np.arange(-OCTAVES * STEPS, 1) / STEPS)])
+"""Prices, of the highest, at which nothing is wanted: STEPS from one to its double."""
 
 PASSES = 4
 """How often all jobs are improved, at most."""
@@ -77,36 +75,45 @@ class Table:
 
 
 def clear(table: Table, free: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Prices of the kinds at which jobs want no more than there is, each as low as the others allow."""
-    prices = np.zeros(len(free))
-    most = float(table.thrift.max(initial=0.0))
-    for _ in range(ROUNDS):
-        before = prices.copy()
+    """Prices of the kinds at which jobs want no more than there is, each as low as the others allow.
+
+    They begin at nothing and rise, one after the other, until none has to: a kind is wanted more when others rise.
+    """
+    steps = np.zeros(len(free), dtype=np.int64)
+    most = float(table.value.max(initial=0.0))
+    while True:
+        before = steps.copy()
         for kind in range(len(free)):
+            prices = most * POWERS[steps]
             prices[kind] = 0.0
-            prices[kind] = _price(table, kind, table.value - table.usage @ prices, int(free[kind]), most)
-        if np.array_equal(prices, before):
-            break
-    return prices
+            value = table.value - table.usage @ prices
+            steps[kind] = _raised(table, kind, value, int(free[kind]), most * POWERS, int(steps[kind]))
+        if np.array_equal(steps, before):
+            return most * POWERS[steps]
 
 
-def _price(table: Table, kind: int, value: NDArray[np.float64], there: int, most: float) -> float:
-    """The lowest price of one kind at which no more of it is wanted than there is."""
+def _raised(
+    table: Table, kind: int, value: NDArray[np.float64], there: int, prices: NDArray[np.float64], low: int
+) -> int:
+    """The first of these prices of a kind, from `low`, at which no more of it is wanted than there is."""
     usage = table.usage[:, kind]
 
-    def wanted(price: float) -> int:
-        utility = value - price * usage
+    def enough(step: int) -> bool:
+        utility = value - prices[step] * usage
         takes = utility >= table.best(utility)[table.owner]
         need = np.where(takes, usage, np.iinfo(np.int64).max)  # of rows that are equally good, the one that needs least
-        return int(np.minimum.reduceat(need, table.first).sum())
+        return int(np.minimum.reduceat(need, table.first).sum()) <= there
 
-    if wanted(0.0) <= there:
-        return 0.0
-    low, high = 0, OCTAVES * STEPS  # in steps below the highest price, at which nothing is wanted
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if wanted(most * 2 ** (-middle / STEPS)) <= there else (low, middle - 1)
-    return float(most * 2 ** (-low / STEPS))
+    if enough(low):
+        return low
+    high, width, last = low + 1, 1, len(prices) - 1
+    while high < last and not enough(high):
+        low, width = high, width * 4
+        high = min(last, low + width)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
 
 
 class Choice:
