@@ -202,15 +202,21 @@ class Choice:
         for job in order[whole:].tolist():
             self._set(job, self._best(job, priced))
 
-    def improve(self, owners: Sequence[object], fixed: Sequence[int] = ()) -> None:
+    def improve(self, owners: Sequence[object] = (), fixed: Sequence[int] = ()) -> None:
         """As long as a job, or a pair of jobs, gains by something else.
 
         Args:
-            owners: of each job: only jobs of one owner are looked at in pairs, since one may lose by it.
+            owners: of each job; none: they are all one's. Only jobs of one owner are looked at in pairs, since one of
+                them may lose by it.
             fixed: jobs that give nothing to others.
         """
         free = [job for job in range(len(self.rows)) if job not in fixed] if len(self.rows) <= PAIRS else []
-        pairs = [(one, other) for one in free for other in free if other < one and owners[one] == owners[other]]
+        pairs = [
+            (one, other)
+            for one in free
+            for other in free
+            if other < one and (not owners or owners[one] == owners[other])
+        ]
         for _ in range(PASSES):
             gained = self._improve_alone()
             for one, other in pairs:
