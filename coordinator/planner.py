@@ -17,6 +17,7 @@ from . import attempts, keys, reasons, records
 from .allotment import allot, assign
 from .attempts import MAX_COUNTED
 from .breaks import Breaks
+from .dealer import Dealer
 from .kv import Compare, Delete, Put, absent, unchanged
 from .membership import Losses, Membership
 from .observed import Observed
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from .attempts import Alive
+    from .scheduling.policy import Policy
     from .split import Pace
     from .views import Entry, JobView, View
 
@@ -47,6 +49,7 @@ class Planner:
         stale, claim_patience, settle: seconds; see the constants.
         speeds: whether ranges follow the speed of workers. If not, they are even, and all who can serve do: for
             measurements of membership changes.
+        policy: says which devices each job should have; None: workers are dealt out evenly.
     """
 
     def __init__(
@@ -56,7 +59,9 @@ class Planner:
         settle: float = SETTLE_SECONDS,
         *,
         speeds: bool = True,
+        policy: Policy | None = None,
     ) -> None:
+        self._dealer = Dealer(policy) if policy is not None else None
         self._speeds = speeds
         self._observed = Observed(stale)
         self._breaks = Breaks()
@@ -71,7 +76,7 @@ class Planner:
             (job for job in view.jobs.values() if job.spec is not None),
             key=lambda job: (-job.record.priority, job.spec.kv.create_revision if job.spec else 0),
         )
-        allotted = allot(view, jobs, alive)
+        allotted = allot(view, jobs, alive, self._dealer, now)
         assigned = dict(view.assigned)
         txns = [txn for job in jobs for txn in self._decide_job(job, view, assigned, allotted[job.name], alive, now)]
         self._throughput.forget(view.jobs)

@@ -6,6 +6,7 @@ import re
 import signal
 import socket
 import threading
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -13,6 +14,14 @@ import typer
 from ..errors import UserError
 from .addresses import open_both, own_host, require_own
 from .cli_options import Address, Folder, Format, Kv, Lane, LaneName, Output, Store, print_json
+
+
+class Between(StrEnum):
+    """How the coordinator shares workers between jobs. Policies that run jobs rigidly are for simulations only."""
+
+    even = "even"
+    paper = "paper"
+    easyscale = "easyscale"
 
 
 def add(app: typer.Typer) -> None:
@@ -74,11 +83,19 @@ def worker(
     records_at.close()
 
 
-def coordinator(kv: Kv = None, folder: Folder = None) -> None:
+def coordinator(
+    kv: Kv = None,
+    folder: Folder = None,
+    policy: Annotated[
+        Between, typer.Option(help="How jobs share workers: evenly, or by what brings them to their ends soonest.")
+    ] = Between.even,
+) -> None:
     """Assign workers to jobs until told to stop. Any number may run; one leads, the others take over when it dies."""
     from .. import settings as places
     from ..coordinator.coordinator import Coordinator
     from ..coordinator.kv import open_kv
+    from ..coordinator.planner import Planner
+    from ..coordinator.scheduling.policies import named
 
     found = places.resolve(kv, None, folder)
     if found.kv.startswith("file:"):
@@ -87,7 +104,8 @@ def coordinator(kv: Kv = None, folder: Folder = None) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     it = open_kv(found.kv)
-    Coordinator(it).run(stop)
+    planner = Planner(policy=None if policy is Between.even else named(policy.value))
+    Coordinator(it, planner).run(stop)
     it.close()
 
 

@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..coordinator import arrangement, keys, throughput, views
+from ..coordinator.split import Pace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ..coordinator import records
     from ..coordinator.kv import KeyValueStore
-    from ..coordinator.split import Pace
+
+NEWCOMER = "one more"
+"""Stands for a worker that is not there."""
 
 Workers = dict[str, "records.WorkerRecord"]
 
@@ -123,6 +126,24 @@ def lines(job: views.JobView, workers: Workers) -> list[tuple[str, str]]:
         shown = ", ".join(f"{m.worker} {m.first}..{m.last - 1}" for m in job.members[:20])
         more = f" and {len(job.members) - 20} more" if len(job.members) > 20 else ""
         found.append(("ranges", f"{shown}{more}: {_why(job, workers)}"))
+    return found + [("gain", text) for text in _gains(job, workers)]
+
+
+def _gains(job: views.JobView, workers: Workers) -> list[str]:
+    """What one more device of each kind would bring."""
+    rates, mine = throughput.known(job), [member.worker for member in job.members]
+    paces = _paces(job, mine, workers)
+    if rates is None or not mine or len(paces) < len(mine) or job.plan is None or job.spec is None:
+        return []
+    lane, ests, found = job.plan.value.lane, job.spec.value.ests, []
+    for kind, rate in rates.kinds.items():
+        more = {**paces, NEWCOMER: Pace(rate.est, rate.fixed)}
+        model = arrangement.Model(ests, 1, more, rates.exchange, lambda _: lane, {})
+        now, then = model.seconds(job.members), model.grow(mine, [NEWCOMER])
+        if NEWCOMER in then.workers:
+            found.append(f"with one more {kind}, a step should take {_ms(then.seconds)} instead of {_ms(now)}")
+        else:
+            found.append(f"with one more {kind}, a step would not be faster")
     return found
 
 

@@ -139,9 +139,9 @@ class Board:
 class Story(Board):
     """A board with a planner. `decide` gives what it decided as lines, and applies it."""
 
-    def __init__(self, **patience: float) -> None:
+    def __init__(self, **options: Any) -> None:
         super().__init__()
-        self.planner = Planner(**patience)
+        self.planner = Planner(**options)
 
     def decide(self, after: float = 0.0) -> list[str]:
         """One round, `after` seconds later; workers that are there are still alive."""

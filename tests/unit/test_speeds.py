@@ -45,6 +45,7 @@ def test_ranges_by_speed_say_what_they_win() -> None:
         "rate: exchange of 2 (peer): 2 ms",
         "rate: b is 2.5x as slow as its kind",
         "ranges: a 0..2, b 3..3: by speed; a step should take 312 ms, with even ones 512 ms",
+        "gain: with one more cpu, a step should take 262 ms instead of 312 ms",
     ]
     found = summarize(it.look())
     assert found.ranges == [("a", 0, 3), ("b", 3, 4)]
@@ -52,8 +53,9 @@ def test_ranges_by_speed_say_what_they_win() -> None:
 
 
 def test_equal_workers_have_even_ranges() -> None:
-    found = why(board(("a", 0, 2), ("b", 2, 4), kinds={"cpu": records.Rate(1.0)}))
-    assert found[-1].endswith("even, since these are about as fast; a step should take 2 s")
+    found = why(board(("a", 0, 2), ("b", 2, 4), kinds={"cpu": records.Rate(1.0), "slow": records.Rate(9.0)}))
+    assert found[-3].endswith("even, since these are about as fast; a step should take 2 s")
+    assert found[-2:] == [f"gain: with one more {kind}, a step would not be faster" for kind in ("cpu", "slow")]
 
 
 def test_who_waits_and_who_leaves_is_told() -> None:

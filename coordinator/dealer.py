@@ -1,0 +1,133 @@
+"""Asks a policy which devices each job should have: what the coordinator sees, in a policy's words, and back. Pure but
+for what it remembers: since when it has seen a job, for how long jobs have had workers, and the last plan.
+
+A policy counts devices by kind. Here a kind is a model of device, and who of the jobs may use it: a worker that serves
+one job only, or that a job keeps away from, is of another kind than its like.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from statistics import fmean, median
+from typing import TYPE_CHECKING
+
+from . import quarantine, records, throughput
+from .scheduling.jobs import NOTHING, Job, Rates, Shape, devices
+from .split import Pace
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from .attempts import Alive
+    from .scheduling.policy import Plan, Policy
+    from .views import Entry, JobView
+
+UNKNOWN = records.Rate(1.0)
+"""How fast a job is thought to be while nothing is known: it only matters against others of which nothing is known."""
+
+Dealt = dict[str, Counter[str]]
+"""Workers by job and kind."""
+
+
+@dataclass(slots=True)
+class Dealer:
+    """Remembers, and asks when there is a reason to."""
+
+    policy: Policy
+    _seen: dict[str, float] = field(default_factory=dict)
+    _ran: dict[str, float] = field(default_factory=dict)
+    _looked: float = 0.0
+    _asked: float = float("-inf")
+    _asked_about: object = None
+    _plan: Plan = field(default_factory=dict)
+
+    def deal(
+        self,
+        jobs: Sequence[JobView],
+        pool: Mapping[str, str],
+        alive: Alive,
+        assigned: Mapping[str, Entry[str]],
+        now: float,
+    ) -> Dealt:
+        """How many workers of which kind each job should have.
+
+        Args:
+            jobs: those that can run now. pool: the kind of each worker that can serve, as `kinds` gives it.
+        """
+        self._remember(jobs, now)
+        seen = [self._job(job, pool, alive, assigned) for job in jobs]
+        able = [job for job in seen if job.shape.rates.paces]
+        about = (sorted(pool.items()), [(job.name, job.shape, job.priority) for job in able])
+        waits = any(self._plan.get(job.name, NOTHING) == NOTHING for job in able)
+        due = now >= self._asked + self.policy.every and (waits or not self.policy.at_once)
+        if due or (about != self._asked_about and self.policy.at_once):
+            self._plan = self.policy.plan(Counter(pool.values()), able, now)
+            self._asked, self._asked_about = now, about
+        return {job.name: Counter(dict(self._plan.get(job.name, NOTHING))) for job in jobs}
+
+    def _remember(self, jobs: Sequence[JobView], now: float) -> None:
+        names = {job.name for job in jobs}
+        for memory in (self._seen, self._ran):
+            for name in memory.keys() - names:
+                del memory[name]
+        for job in jobs:
+            self._seen.setdefault(job.name, now)
+            if job.members:
+                self._ran[job.name] = self._ran.get(job.name, 0.0) + now - self._looked
+        self._looked = now
+
+    def _job(self, job: JobView, pool: Mapping[str, str], alive: Alive, assigned: Mapping[str, Entry[str]]) -> Job:
+        spec, rates = job.record, throughput.known(job)
+        models = {pool[w]: throughput.kind_of(alive[w]) for w in pool if willing(alive[w], job)}
+        known = rates.kinds if rates is not None else {}
+        mean = (
+            records.Rate(fmean(r.est for r in known.values()), fmean(r.fixed for r in known.values()))
+            if known
+            else UNKNOWN
+        )
+        paces = {kind: known.get(model, mean) for kind, model in models.items()}
+        shape = Shape(
+            rates=Rates(tuple(sorted((k, Pace(r.est, r.fixed)) for k, r in paces.items())), _exchange(rates)),
+            ests=spec.ests,
+            least=spec.min_workers,
+            most=min(spec.ests, spec.max_workers or spec.ests),
+            mixes=spec.numerics == "exact",
+        )
+        mine = Counter(pool[w] for w, entry in assigned.items() if entry.value == job.name and w in pool)
+        done = max(job.base[0], job.progress.value.step if job.progress else 0)
+        return Job(
+            name=job.name,
+            shape=shape,
+            left=float(max(1, spec.steps - done)),
+            priority=spec.priority,
+            arrived=self._seen[job.name],
+            ran=self._ran.get(job.name, 0.0),
+            given=devices(mine),
+        )
+
+
+def _exchange(rates: records.Rates | None) -> float:
+    """See `scheduling.jobs.Rates`."""
+    sizes = [(int(key.rpartition(" ")[2]), seconds) for key, seconds in (rates.exchange if rates else {}).items()]
+    found = [seconds * size / (size - 1) for size, seconds in sizes if size > 1]
+    return median(found) if found else 0.0
+
+
+def kinds(pool: Sequence[str], jobs: Sequence[JobView], alive: Alive) -> dict[str, str]:
+    """The kind of each worker."""
+    found = {}
+    for worker in pool:
+        would = [job.name for job in jobs if willing(alive[worker], job)]
+        kind = throughput.kind_of(alive[worker])
+        found[worker] = kind if len(would) == len(jobs) else f"{kind} for {', '.join(sorted(would)) or 'nobody'}"
+    return found
+
+
+def willing(record: records.WorkerRecord, job: JobView) -> bool:
+    """Whether a worker would run this job, and may."""
+    return (
+        record.only in (None, job.name)
+        and job.record.spec not in record.refusals
+        and not quarantine.reason(record, job)
+    )

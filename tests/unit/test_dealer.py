@@ -1,0 +1,173 @@
+"""Workers dealt out by a policy: who comes to an end soonest has them, of the right kind, and gives them back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from easyscale.coordinator import records
+from easyscale.coordinator.keys import rates as rates_key
+from easyscale.coordinator.scheduling.market import Market
+from easyscale.coordinator.scheduling.policies import named
+from pictures import SOON, SPEC, Story
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from easyscale.coordinator.scheduling.jobs import Job
+    from easyscale.coordinator.scheduling.policy import Plan
+
+OTHER = "6" * 64
+
+
+class Watched:
+    """A policy that remembers what it was asked."""
+
+    name, rigid, at_once, every = "watched", False, True, 600.0
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[dict[str, int], list[Job]]] = []
+        self._market = Market()
+
+    def plan(self, capacity: Mapping[str, int], jobs: Sequence[Job], now: float) -> Plan:
+        self.asked.append((dict(capacity), list(jobs)))
+        return self._market.plan(capacity, jobs, now)
+
+
+def told(policy: Any = None, **job: Any) -> Story:
+    story = Story(policy=policy or Market())
+    story.job(**job)
+    return story
+
+
+def assigned(story: Story, name: str = "job") -> set[str]:
+    return {worker for worker, entry in story.view().assigned.items() if entry.value == name}
+
+
+def learned(story: Story, name: str, spec: str, **est: float) -> None:
+    found = {kind: records.Rate(seconds) for kind, seconds in est.items()}
+    story.put(rates_key(name), records.Rates(spec=spec, kinds=found))
+
+
+def test_a_job_has_what_makes_it_faster_and_no_more() -> None:
+    story = told(ests=4)
+    for worker in "abc":
+        story.worker(worker, "idle", None)
+    story.decide()
+    assert assigned(story) == {"a", "b"}, "with three, the slowest would have two ESTs all the same"
+    story.worker("d", "idle", None)
+    story.decide(SOON)
+    assert assigned(story) == {"a", "b", "c", "d"}
+
+
+def test_a_short_job_takes_the_workers_of_a_long_one_and_gives_them_back() -> None:
+    story = told(steps=100_000)
+    story.running("a", "b", held=10)
+    story.job("short", spec=OTHER, steps=20)
+    lines = story.decide(SOON)
+    assert "a -> short" in lines
+    assert "b -> short" in lines
+    story.status("short", state="done")
+    for worker in "ab":
+        story.worker(worker, "ready", "job")
+    story.decide(SOON)
+    assert assigned(story) == {"a", "b"}
+
+
+def test_a_job_of_higher_priority_has_all_that_it_can_use() -> None:
+    story = told(steps=10)
+    story.job("urgent", spec=OTHER, steps=100_000, priority=1, max_workers=1)
+    for worker in "ab":
+        story.worker(worker, "idle", None)
+    story.decide()
+    assert len(assigned(story, "urgent")) == 1
+    assert len(assigned(story)) == 1
+
+
+def test_each_kind_goes_to_the_job_for_which_it_makes_a_difference() -> None:
+    story = told(ests=1, steps=1000)
+    story.job("indifferent", spec=OTHER, ests=1, steps=1000)
+    learned(story, "job", SPEC, old=10.0, new=1.0)
+    learned(story, "indifferent", OTHER, old=1.1, new=1.0)
+    story.worker("a", "idle", None, kind="new")
+    story.worker("b", "idle", None, kind="old")
+    story.decide()
+    assert assigned(story) == {"a"}
+    assert assigned(story, "indifferent") == {"b"}
+
+
+@pytest.mark.parametrize(("numerics", "kinds"), [("native", 1), ("exact", 2)])
+def test_devices_of_several_kinds_serve_one_job_only_if_its_bits_are_the_same_on_all(numerics: str, kinds: int) -> None:
+    story = told(ests=4, numerics=numerics)
+    learned(story, "job", SPEC, old=1.2, new=1.0)
+    for worker, kind in (("a", "new"), ("b", "new"), ("c", "old"), ("d", "old")):
+        story.worker(worker, "idle", None, kind=kind)
+    story.decide()
+    here = story.view().workers
+    assert len({here[worker].value.kind for worker in assigned(story)}) == kinds
+
+
+def test_fewer_than_its_least_are_none() -> None:
+    story = told(min_workers=3)
+    story.worker("a", "idle", None)
+    story.worker("b", "idle", None)
+    story.decide()
+    assert assigned(story) == set()
+    story.worker("c", "idle", None)
+    story.decide(SOON)
+    assert assigned(story) == {"a", "b", "c"}
+
+
+def test_who_serves_one_job_only_serves_no_other() -> None:
+    story = told(ests=2)
+    story.job("other", spec=OTHER, ests=2, steps=10)
+    story.worker("a", "idle", None, only="job")
+    story.worker("b", "idle", None, refusals={OTHER: "it is another device"})
+    story.decide()
+    assert assigned(story) == {"a", "b"}
+    assert assigned(story, "other") == set()
+
+
+def test_it_is_asked_when_something_has_changed_and_tells_the_policy_what_it_sees() -> None:
+    policy = Watched()
+    story = told(policy, ests=2, steps=100)
+    story.running("a", held=0)
+    asked = len(policy.asked)
+    for _ in range(20):
+        story.beat()
+        story.decide(SOON)
+    assert len(policy.asked) == asked, "nothing has changed"
+    story.worker("b", "idle", None, kind="other")
+    story.progress(40)
+    story.decide(SOON)
+    (capacity, (seen,)) = policy.asked[-1]
+    assert len(policy.asked) == asked + 1
+    assert capacity == {"cpu": 1, "other": 1}
+    assert (seen.name, seen.left, seen.given, seen.shape.ests) == ("job", 60.0, (("cpu", 1),), 2)
+    assert seen.ran > 0
+
+
+def test_a_job_that_waits_has_its_policy_asked_again_after_a_while() -> None:
+    policy = Watched()
+    story = told(policy, min_workers=2)
+    story.worker("a", "idle", None)
+    story.decide()
+    asked = len(policy.asked)
+    for _ in range(130):
+        story.beat()
+        story.decide(5.0)
+    assert len(policy.asked) == asked + 1
+
+
+def test_the_papers_policy_looks_once_a_minute() -> None:
+    story = told(named("paper"), ests=2)
+    story.worker("a", "idle", None)
+    story.decide()
+    assert assigned(story) == {"a"}
+    story.worker("b", "idle", None)
+    story.decide(SOON)
+    assert assigned(story) == {"a"}
+    for _ in range(7):
+        story.beat()
+        story.decide(10.0)
+    assert assigned(story) == {"a", "b"}
