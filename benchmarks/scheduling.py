@@ -66,7 +66,7 @@ def simulate(
 def fitting(jobs: Sequence[Submission], devices: Mapping[str, int], faster: float = 1.0) -> list[Submission]:
     """Jobs that rigid policies can run here, arriving so many times as fast."""
     return [
-        replace(job, at=job.at / faster)
+        replace(job, at=job.at / faster, tenant="")  # the others know no tenants
         for job in jobs
         if any(
             job.shape.step_seconds(((kind, job.shape.ests),)) < float("inf")

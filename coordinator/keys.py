@@ -80,6 +80,11 @@ def progress(name: str) -> str:
     return job(name) + "progress"
 
 
+def rates(name: str) -> str:
+    """`records.Rates`: how fast devices are for this job, written by the coordinator only."""
+    return job(name) + "rates"
+
+
 def report(name: str, worker_id: str) -> str:
     """`records.Report`: why a worker's attempt ended; removed by the coordinator when it is counted."""
     return f"{job(name)}reports/{worker_id}"

@@ -1,7 +1,8 @@
 """Membership of one job: who of its members is lost, whether its generation must go on, who is in the next one. Pure.
 
 A generation ends only when what its members alone hold is safe, or when one of them is lost; growth waits a moment, so
-that those who are still preparing join in one generation.
+that those who are still preparing join in one generation. Once speeds are known, a running job follows them when that
+is worth a generation, and goes on being so for a while.
 """
 
 from __future__ import annotations
@@ -9,21 +10,31 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from . import breaks, lanes, ranges
+from . import arrangement, breaks, lanes, ranges, reasons, throughput
 from .breaks import CONFIRM_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from . import records
+    from .arrangement import Arrangement, Model
     from .attempts import Alive, Lost
     from .breaks import Breaks
     from .observed import Observed
+    from .split import Pace
     from .views import JobView, View
 
 
 LANE_SECONDS = 5.0
 """How long nothing must have stood in the way of direct exchanges before members give up the object store for them."""
+
+
+FOLLOW_SECONDS = 3.0
+"""How long other ranges must have been `arrangement.GAIN` better before a running job gets them. What is known of
+speeds moves slowly already; this is for what comes together, as several workers' factors do."""
+
+FOLLOW_AGAIN_SECONDS = 30.0
+"""Between two generations for the sake of speed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +73,24 @@ class Membership:
 
     Args:
         observed, breaks: what the planner has seen and heard.
-        claim_patience, settle: seconds; see the constants of `planner.py`.
+        claim_patience, settle, speeds: see `planner.py`.
     """
 
     observed: Observed
     breaks: Breaks
     claim_patience: float
     settle: float
+    speeds: bool = True
+    _spare: dict[str, frozenset[str]] = field(default_factory=dict)
+    """By job: workers that are ready, and without whom a step takes no longer."""
+    _followed: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """By job: the newest generation that was decided on for the sake of speed, and when."""
+
+    def forget(self, jobs: Mapping[str, JobView]) -> None:
+        """Nothing need be remembered of jobs that are over or gone."""
+        for name in [name for name in self._spare.keys() | self._followed if name not in jobs or jobs[name].over]:
+            self._spare.pop(name, None)
+            self._followed.pop(name, None)
 
     def losses(self, job: JobView, view: View, alive: Alive, now: float) -> Losses:
         """What has happened to the current generation."""
@@ -138,21 +160,94 @@ class Membership:
         candidates = [w for w in allotted if w not in losses and self._can_serve(job, view, alive[w], now)]
         staying = [m.worker for m in job.members if m.worker in candidates]
         newcomers = [w for w in candidates if w not in staying]
-        workers = lanes.fitting(staying + newcomers, alive, self.breaks.apart(now))[0][: spec.ests]
+        workers = lanes.fitting(staying + newcomers, alive, self.breaks.apart(now))[0]
         if len(workers) < spec.min_workers:
-            workers = self._keepers(job, alive, losses)
-        members = ranges.even(spec.ests, workers)
+            members = ranges.even(spec.ests, self._keepers(job, alive, losses))
+        else:
+            members = self._arrange(job, workers, alive, losses, now)
         if members == job.members and not losses.any and not _reread(job) and not self._nearer(job, alive, now):
             return None
         if not job.members and not members:
             return None
-        shrinking = losses.any or len(staying) < len(job.members) or not workers
+        shrinking = losses.any or len(staying) < len(job.members) or not members
         pending = [w for w in allotted if alive[w].state in ("idle", "preparing") and w not in losses]
-        if not shrinking and pending and len(workers) < spec.ests:
+        if not shrinking and pending and len(members) < spec.ests:
             grown = self.observed.since(f"growth {job.name}", (job.generation, bool(newcomers)), now)
             if grown < self.settle:
                 return None
         return members
+
+    def _arrange(
+        self, job: JobView, workers: list[str], alive: Alive, losses: Losses, now: float
+    ) -> tuple[records.Member, ...]:
+        """Who of these are members, and of which ranges."""
+        model = self._model(job, workers, alive, now)
+        served = [member.worker for member in job.members]
+        if model is None:
+            self._spare.pop(job.name, None)
+            chosen = workers[: job.record.ests]
+            return job.members if chosen == served else ranges.even(job.record.ests, chosen)
+        staying = [worker for worker in workers if worker in served or self._leads(job, alive, worker)]
+        newcomers = [worker for worker in workers if worker not in staying]
+        rates = throughput.known(job)
+        unknown = [w for w in newcomers if rates is None or throughput.kind_of(alive[w]) not in rates.kinds]
+        spare, found = self._spare.get(job.name, frozenset()), model.grow(staying, newcomers, unknown)
+        fresh = [worker for worker in found.workers if worker not in served and worker not in spare]
+        if not (losses.any or fresh or any(worker not in workers for worker in served)):
+            found = self._follow(job, model, staying, newcomers, alive, now) or model.as_is(job.members)
+        elif self._follows(job):  # it was not written, and now there is a better reason
+            del self._followed[job.name]
+        self._spare[job.name] = frozenset(workers) - frozenset(found.workers)
+        return found.members
+
+    def _leads(self, job: JobView, alive: Alive, worker: str) -> bool:
+        """Whether it has told of a newer state than any member and the store have: then it must be one."""
+        return self._told(job, alive, worker) > max(
+            [job.base[0], *(self._told(job, alive, member.worker) for member in job.members)]
+        )
+
+    def _follow(
+        self, job: JobView, model: Model, staying: list[str], newcomers: list[str], alive: Alive, now: float
+    ) -> Arrangement | None:
+        """What speed alone makes of a generation that could go on as it is; None: it does."""
+        found = model.improve(staying, newcomers)
+        # Who goes must not hold what only it has: all have made a step together.
+        common = all(
+            member.worker in alive and (told := alive[member.worker].progress) and told.generation == job.generation
+            for member in job.members
+        )
+        gains = common and found.seconds < model.seconds(job.members) * (1 - arrangement.GAIN)
+        waited = self.observed.since(f"ranges {job.name}", (job.generation, gains), now)
+        followed, when = self._followed.get(job.name, (0, 0.0))
+        lately = 0 < followed <= job.generation and now - when < FOLLOW_AGAIN_SECONDS
+        if not gains or waited < FOLLOW_SECONDS or lately:
+            return None
+        self._followed[job.name] = job.generation + 1, now
+        return found
+
+    def _follows(self, job: JobView) -> bool:
+        """Whether the next generation was decided on for the sake of speed alone."""
+        return self._followed.get(job.name, (0, 0.0))[0] == job.generation + 1
+
+    def paces(self, job: JobView, members: Sequence[records.Member], alive: Alive) -> Mapping[str, Pace]:
+        """Of all who serve and will serve, if their speed alone is why there is a next generation; else empty."""
+        workers = dict.fromkeys(member.worker for member in [*job.members, *members])
+        if not self._follows(job):
+            return {}
+        return arrangement.paces_of(throughput.known(job), [w for w in workers if w in alive], alive) or {}
+
+    def _model(self, job: JobView, workers: Sequence[str], alive: Alive, now: float) -> Model | None:
+        """What is known of the speed of these workers, if anything is."""
+        rates = throughput.known(job)
+        paces = arrangement.paces_of(rates, workers, alive)
+        if rates is None or paces is None or not self.speeds:
+            return None
+        apart = self.breaks.apart(now)
+        before = {member.worker: member.last - member.first for member in job.members}
+        return arrangement.Model(
+            job.record.ests, job.record.min_workers, paces, rates.exchange,
+            lambda chosen: lanes.choose(chosen, alive, apart), before,
+        )  # fmt: skip
 
     def lane(self, members: Sequence[records.Member], alive: Alive, now: float) -> records.LaneKind:
         """The lane of a generation of these members."""
@@ -164,7 +259,9 @@ class Membership:
         """Why some that are ready are no members: "" if they are."""
         mine = [member.worker for member in members]
         ready = [w for w in allotted if w not in mine and alive[w].job == job.name and alive[w].state == "ready"]
-        return lanes.fitting(mine + ready, alive, self.breaks.apart(now))[1]
+        spare = [w for w in ready if members and w in self._spare.get(job.name, ())]
+        kept = lanes.fitting(mine + [w for w in ready if w not in spare], alive, self.breaks.apart(now))[1]
+        return "; ".join(filter(None, [kept, reasons.spare(spare, alive)]))
 
     def _keepers(self, job: JobView, alive: Alive, losses: Losses) -> list[str]:
         """Members who survive a loss and cannot go on: in a generation of their own they commit what only they hold."""

@@ -20,10 +20,14 @@ from .breaks import Breaks
 from .kv import Compare, Delete, Put, absent, unchanged
 from .membership import Losses, Membership
 from .observed import Observed
+from .throughput import Throughput
 from .transactions import Txn
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from .attempts import Alive
+    from .split import Pace
     from .views import Entry, JobView, View
 
 STALE_SECONDS = 15.0
@@ -41,14 +45,23 @@ class Planner:
 
     Args:
         stale, claim_patience, settle: seconds; see the constants.
+        speeds: whether ranges follow the speed of workers. If not, they are even, and all who can serve do: for
+            measurements of membership changes.
     """
 
     def __init__(
-        self, stale: float = STALE_SECONDS, claim_patience: float = CLAIM_SECONDS, settle: float = SETTLE_SECONDS
+        self,
+        stale: float = STALE_SECONDS,
+        claim_patience: float = CLAIM_SECONDS,
+        settle: float = SETTLE_SECONDS,
+        *,
+        speeds: bool = True,
     ) -> None:
+        self._speeds = speeds
         self._observed = Observed(stale)
         self._breaks = Breaks()
-        self._membership = Membership(self._observed, self._breaks, claim_patience, settle)
+        self._throughput = Throughput()
+        self._membership = Membership(self._observed, self._breaks, claim_patience, settle, speeds)
 
     def decide(self, view: View, now: float) -> list[Txn]:
         """The transactions that this picture calls for."""
@@ -61,6 +74,10 @@ class Planner:
         allotted = allot(view, jobs, alive)
         assigned = dict(view.assigned)
         txns = [txn for job in jobs for txn in self._decide_job(job, view, assigned, allotted[job.name], alive, now)]
+        self._throughput.forget(view.jobs)
+        self._membership.forget(view.jobs)
+        training = [job for job in jobs if self._speeds and job.members and not job.over]
+        txns += [txn for job in training for txn in self._throughput.learn(job, alive, now)]
         return txns + assign(view, allotted, alive)
 
     def _decide_job(
@@ -88,7 +105,8 @@ class Planner:
         operations: list[Put | Delete] = [Delete(entry.kv.key) for entry in ended.reports]
         if members is not None:
             lane = self._membership.lane(members, alive, now)
-            operations += _new_generation(job, members, lane, losses)
+            paces = self._membership.paces(job, members, alive)
+            operations += _new_generation(job, members, lane, losses, paces)
         if job.status is None or status != before:
             operations.append(Put(keys.status(job.name), records.encode(status)))
         operations += [Delete(entry.kv.key) for entry in ended.assignments]
@@ -126,7 +144,7 @@ class Planner:
 
 
 def _new_generation(
-    job: JobView, members: tuple[records.Member, ...], lane: records.LaneKind, losses: Losses
+    job: JobView, members: tuple[records.Member, ...], lane: records.LaneKind, losses: Losses, paces: Mapping[str, Pace]
 ) -> list[Put | Delete]:
     """The plan, and the claims that end with the old one."""
     bounds = [0, *(member.last for member in members)]
@@ -137,7 +155,7 @@ def _new_generation(
         generation=job.generation + 1,
         lane=lane,
         members=members,
-        cause=reasons.cause_of_change(job, members, lane, losses),
+        cause=reasons.cause_of_change(job, members, lane, losses, paces),
     )
     # A lost member's claim may outlive it (an election restarts leases): its peers must not wait for it.
     gone = [slot for slot, m in enumerate(job.members) if m.worker in losses and slot in job.claims]

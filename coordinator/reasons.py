@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING
 from .quarantine import device_of
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
     from . import records
+    from .attempts import Alive
     from .membership import Losses
+    from .split import Pace
     from .views import JobView
 
 VANISHED = "the worker vanished (its lease ended)"
@@ -27,15 +31,32 @@ def lost_by(losses: Losses) -> str:
     return "; ".join(parts) or f"the exchange between peers broke: {losses.broken}"
 
 
-def cause_of_change(job: JobView, members: tuple[records.Member, ...], lane: records.LaneKind, losses: Losses) -> str:
-    """Why a new generation is planned."""
+def cause_of_change(
+    job: JobView, members: tuple[records.Member, ...], lane: records.LaneKind, losses: Losses, paces: Mapping[str, Pace]
+) -> str:
+    """Why a new generation is planned. `paces`: of all workers concerned, if it is for the sake of speed alone."""
     if losses.any:
         return short(lost_by(losses), 500)
     before, after = {m.worker for m in job.members}, {m.worker for m in members}
     parts = [f"{w} joins" for w in sorted(after - before)] + [f"{w} leaves" for w in sorted(before - after)]
     if not parts and job.plan is not None and job.plan.value.lane != lane:
         return "the members reach each other now"
+    if paces:
+        parts.append(speeds(paces) or "a step is faster so")
     return short("; ".join(parts), 500) or "agree anew: a commit is damaged"
+
+
+def speeds(paces: Mapping[str, Pace]) -> str:
+    """Why ranges are not even: "" if these workers are about equally fast."""
+    fast, slow = min(paces, key=lambda w: paces[w].est), max(paces, key=lambda w: paces[w].est)
+    times = paces[slow].est / paces[fast].est
+    return f"{fast} is {times:.1f}x as fast as {slow}: ranges follow" if times >= 1.1 else ""
+
+
+def spare(workers: Collection[str], alive: Alive) -> str:
+    """That these serve nobody, though they could: "" if there are none."""
+    names = sorted(alive[worker].name for worker in workers)
+    return short(f"a step would not be faster with {', '.join(names)}", 500) if names else ""
 
 
 def failed_because(failure: records.Failure, status: records.Status) -> str:

@@ -37,6 +37,9 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         started: the step at which its generation began.
         lane, sent: how its generation exchanges partials (`local`: it is alone), and bytes sent in the last step.
         loss, lr: of the last step; `samples_per_second` over the last seconds; `step_seconds` of the last step.
+        compute_seconds: what forward and backward passes of its own ESTs took of that, their batches included, until
+            the device was done with them; exchange_seconds: from then until everybody's partials were there. The rest
+            is the update. None: not told, or not a number.
     """
 
     step: int
@@ -47,6 +50,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     lr: float | None = None
     samples_per_second: float = 0.0
     step_seconds: float = 0.0
+    compute_seconds: float | None = None
+    exchange_seconds: float | None = None
     lane: str = ""
     sent: int = 0
 
@@ -277,6 +282,29 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     loss: Loss | None = None
     damage: tuple[str, ...] = ()
     quarantined: dict[str, str] = {}
+
+
+class Rate(msgspec.Struct, frozen=True):
+    """How fast a kind of device is for a job: seconds of one EST, and of a step whatever the number of ESTs."""
+
+    est: float
+    fixed: float = 0.0
+
+
+class Rates(msgspec.Struct, frozen=True, kw_only=True):
+    """What has been learned of a job's speed: see `throughput.py`.
+
+    Args:
+        spec: digest of the specification that it was learned with.
+        kinds: by kind of device.
+        exchange: `<lane> <members>` -> seconds that an exchange takes once all have computed.
+        factors: id of a worker -> how many times as long as its kind it takes, where that is much more or less.
+    """
+
+    spec: str
+    kinds: dict[str, Rate] = {}
+    exchange: dict[str, float] = {}
+    factors: dict[str, float] = {}
 
 
 class LogRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -42,6 +42,7 @@ class JobView:
     probe: Entry[records.Probe] | None = None
     damage: Entry[records.Damage] | None = None
     progress: Entry[records.Progress] | None = None
+    rates: Entry[records.Rates] | None = None
     reports: dict[str, Entry[records.Report]] = field(default_factory=dict)
     logs: dict[str, records.LogRecord] = field(default_factory=dict)
 
@@ -157,6 +158,7 @@ _SINGLE: dict[str, type[Any]] = {
     "probe": records.Probe,
     "damage": records.Damage,
     "progress": records.Progress,
+    "rates": records.Rates,
 }
 
 

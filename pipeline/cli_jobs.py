@@ -10,9 +10,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from ..coordinator import keys, views
 from ..errors import UserError
 from .addresses import open_both, open_existing
 from .cli_options import Folder, Format, JobName, Kv, Output, Store, print_json
+from .speeds import lines, read_workers, rows
 from .submit import Handle, desire
 from .summary import Summary, no_such_job, read_job, read_jobs, summarize
 
@@ -25,7 +27,7 @@ FOLLOW_SECONDS = 0.5
 
 def add(app: typer.Typer) -> None:
     """Add these commands."""
-    for command in (jobs, show, watch, logs, pause, resume, cancel, retry):
+    for command in (jobs, workers, show, watch, logs, pause, resume, cancel, retry):
         app.command()(command)
 
 
@@ -54,14 +56,44 @@ def jobs(kv: Kv = None, folder: Folder = None, output: Format = Output.text) -> 
     typer.echo("next: easyscale show JOB | watch JOB | logs JOB")
 
 
+def workers(kv: Kv = None, folder: Folder = None, output: Format = Output.text) -> None:
+    """List all workers: what each does, and how fast."""
+    _, records_at = open_existing(kv, folder)
+    found = rows(views.parse(records_at.range(keys.PREFIX)))
+    if output is Output.json:
+        print_json([worker.as_dict() for worker in found])
+        return
+    if not found:
+        typer.echo("no workers; next: easyscale worker")
+        return
+    columns = ("worker", "host", "device", "kind", "state", "job", "ESTs", "ESTs/s", "samples/s", "remark")
+    table = Table(*columns, box=None, pad_edge=False)
+    for worker in found:
+        table.add_row(
+            worker.name,
+            worker.host,
+            worker.device,
+            worker.kind,
+            worker.state,
+            worker.job or "",
+            f"{worker.first}..{worker.last - 1}" if worker.last else "",
+            f"{worker.ests_per_second:.4g}" if worker.ests_per_second else "",
+            f"{worker.samples_per_second:.4g}" if worker.samples_per_second else "",
+            worker.remark,
+        )
+    Console(width=None if sys.stdout.isatty() else 200).print(table)
+    typer.echo("next: easyscale jobs | show JOB")
+
+
 def show(job: JobName, kv: Kv = None, folder: Folder = None, output: Format = Output.text) -> None:
     """Everything about one job."""
     _, records_at = open_existing(kv, folder)
-    found = summarize(_job(records_at, job))
+    view = _job(records_at, job)
+    found = summarize(view)
     if output is Output.json:
         print_json(found.as_dict())
         return
-    for name, value in _lines(found):
+    for name, value in _lines(found) + lines(view, read_workers(records_at)):
         typer.echo(f"{name:<13} {value}")
     if found.traceback:
         typer.echo(found.traceback)

@@ -34,15 +34,17 @@ def worker(
     lane: Lane = LaneName.auto,
     address: Address = None,
     only: Annotated[str | None, typer.Option(metavar="JOB", help="Serve only this job.")] = None,
+    slowdown: Annotated[float, typer.Option(hidden=True, help="Each EST takes so many times as long.")] = 1.0,
     fork_server: Annotated[int | None, typer.Option(hidden=True, help="Descriptor: see ForkServer.share.")] = None,
 ) -> None:
     """Serve jobs with one device until told to leave (SIGTERM or Ctrl-C: the step is finished first)."""
     from ..storage.selftest import require_fit
     from .devices import check_device
     from .forkserver import ForkServer
+    from .slowdown import check
     from .worker import Worker, WorkerOptions, install_signals
 
-    device = check_device(device)
+    device, slowdown = check_device(device), check(slowdown)
     label = name or socket.gethostname().partition(".")[0] or "worker"
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}", label):
         raise UserError(
@@ -63,6 +65,7 @@ def worker(
         ttl=ttl,
         grace=grace,
         hang_floor=hang,
+        slowdown=slowdown,
     )
     with ForkServer(fork_server) as runners:
         it = Worker(records_at, objects_at, options, runners)

@@ -43,14 +43,27 @@ def cuda_devices() -> int:
 
 
 def device_kind(device: str) -> str:
-    """A device's kind for people: the processor's model name, or `cuda`."""
+    """A device's kind: the model name of the processor or the GPU. Those of one kind are taken to be equally fast."""
     if device != "cpu":
-        return device.partition(":")[0]
+        kind, _, number = device.partition(":")
+        return _cuda_name(int(number or 0)) or kind
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return "cpu"
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "cpu")
+
+
+def _cuda_name(number: int) -> str:
+    """A GPU's model name as its driver says; empty if it does not."""
+    handle, name = ctypes.c_int(0), ctypes.create_string_buffer(128)
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+        failed = driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(handle), number)
+        failed = failed or driver.cuDeviceGetName(name, len(name), handle)
+    except (OSError, AttributeError):  # no driver, or one that knows no names
+        return ""
+    return "" if failed else name.value.decode(errors="replace").strip()
 
 
 def memory_bytes() -> int:

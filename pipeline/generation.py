@@ -7,7 +7,7 @@ under a simulator's virtual clock. Dropping it at any yield leaves the replica a
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 
@@ -52,6 +52,14 @@ class Rate:
             if elapsed >= self.window:
                 self._since, self._steps = now, 0
         return self.value
+
+
+class Took(NamedTuple):
+    """Seconds of one step: the whole, my own ESTs, and from then on until everybody's partials were there."""
+
+    step: float
+    compute: float
+    exchange: float
 
 
 @dataclass(slots=True)
@@ -108,9 +116,12 @@ class Generation:
             began, sent, step = self.clock(), self.lane.sent, replica.step
             self.say(messages.Computing())
             contribution = replica.compute(range(member.first, member.last), replicas.watched())
+            computed = self.clock()  # its losses are numbers, so a GPU is done with all that was started before them
             yield Wait(compute=True)  # what has been said meanwhile goes with this step: who must leave need not do two
             control = replicas.witness(session.control(step, self.clock(), self.commits.idle), contribution)
+            sending = self.clock()
             gathered = yield from self._exchange(control, contribution)
+            exchanged = self.clock()
             slots, controls = [control.slot for control, _ in gathered], [control for control, _ in gathered]
             assert slots == [*range(len(session.run.members))], f"one part per slot, in order of slots: {slots}"
             recomputed = yield from replicas.compare(controls)
@@ -119,7 +130,8 @@ class Generation:
             self.commits.record(report)
             now = self.clock()
             decision = session.decide(replica.step, controls, now)
-            self._tell(report, rate.step(now), now - began, self.lane.sent - sent)
+            took = Took(now - began, computed - began, exchanged - sending)
+            self._tell(report, rate.step(now), took, self.lane.sent - sent)
             if decision.commit or decision.stop:
                 yield from replicas.compare_now()
             if decision.stop is not None:
@@ -235,7 +247,7 @@ class Generation:
                 begun = True
             yield Wait(LAST_POLL_SECONDS / 5)
 
-    def _tell(self, report: StepReport, rate: float, seconds: float, sent: int) -> None:
+    def _tell(self, report: StepReport, rate: float, took: Took, sent: int) -> None:
         run = self.session.run
         self.say(
             messages.Stepped(
@@ -247,7 +259,9 @@ class Generation:
                     loss=report.loss,
                     lr=report.lr[0] if report.lr else None,
                     samples_per_second=round(rate, 2),
-                    step_seconds=round(seconds, 6),
+                    step_seconds=round(took.step, 6),
+                    compute_seconds=round(took.compute, 6),
+                    exchange_seconds=round(took.exchange, 6),
                     lane=self.lane.kind,
                     sent=sent,
                 )

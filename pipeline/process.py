@@ -30,7 +30,7 @@ class RunnerProcess:
 
     Args:
         fork_server: where it comes from.
-        store, device, folder, cache, host: see `runner.Environment`.
+        store, device, folder, cache, host, slowdown: see `runner.Environment`.
         log: file that its output is appended to.
         on_message, on_exit: called from threads of this object.
     """
@@ -44,6 +44,7 @@ class RunnerProcess:
         folder: Path,
         cache: bool,
         host: str,
+        slowdown: float,
         log: Path,
         on_message: Callable[[messages.FromRunner], None],
         on_exit: Callable[[str], None],
@@ -54,7 +55,9 @@ class RunnerProcess:
         self._socket = ours
         self._sending = threading.Lock()
         self._gone = False
-        environment = Environment(fd=EXTRA_FD, store=store, folder=str(folder), device=device, cache=cache, host=host)
+        environment = Environment(
+            fd=EXTRA_FD, store=store, folder=str(folder), device=device, cache=cache, host=host, slowdown=slowdown
+        )
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as output, theirs:
             self._began = output.tell()

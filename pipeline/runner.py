@@ -48,6 +48,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
         fd: file descriptor of the socket to the agent. store: address. folder: for unpacked code and cached blobs.
         cache: whether to cache blobs (not useful in front of a local folder).
         host: where peers reach this machine; empty: exchanges go through the object store only.
+        slowdown: see `slowdown.py`.
     """
 
     fd: int
@@ -56,6 +57,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     cache: bool = True
     host: str = ""
+    slowdown: float = 1.0
 
 
 class _Stopped(BaseException):
@@ -111,7 +113,7 @@ class Runner:
 
     def _prepare(self, message: messages.Prepare) -> None:
         from ..storage.objects import open_store
-        from . import determinism, engine, heap, preparation, switches
+        from . import determinism, engine, heap, preparation, slowdown, switches
         from .committer import About, Committer
 
         laps = Laps()
@@ -126,7 +128,8 @@ class Runner:
         laps.end("configure")
         entry = preparation.load_build(self._folder, spec.script)
         laps.end("script")
-        self._build = lambda: engine.Engine(engine.build(entry, spec), spec, self._env.device)
+        slow = self._env.slowdown
+        self._build = lambda: slowdown.slowed(engine.Engine(engine.build(entry, spec), spec, self._env.device), slow)
         self._engine = self._build()
         # Exact jobs have other settings of their own, and look after them themselves.
         if spec.numerics == "native" and (moved := switches.put_back()):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
-from ..coordinator import keys, records, views
+from ..coordinator import keys, records, throughput, views
 from ..errors import CorruptError, UserError, shown
 
 if TYPE_CHECKING:
@@ -30,6 +30,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         committed: step of the newest commit; state_digest, manifest and metrics are that commit's.
         desired: what the user wants: `running`, `paused` or `cancelled`.
         workers: names of the members of the current generation.
+        ranges: their ESTs, `[worker, first, last]`.
+        rates: by kind of device, seconds of one EST (`est`) and of a step besides (`fixed`), where they are known.
+        stragglers: id of a worker -> how many times as long as its kind it takes, where that is much more or less.
         lane, sent_per_step: how partials travel (`peer`, `store`, `local`), and bytes that slot 0 sent in a step.
         loss, lr, samples_per_second: of the last step heard of.
         attempts: ended attempts by cause.
@@ -50,6 +53,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     manifest: str | None
     metrics: dict[str, float]
     workers: list[str]
+    ranges: list[tuple[str, int, int]]
+    rates: dict[str, records.Rate]
+    stragglers: dict[str, float]
     generation: int
     ests: int
     priority: int
@@ -79,6 +85,7 @@ def summarize(view: views.JobView) -> Summary:
     progress = view.progress.value if view.progress else records.Progress(step=0)
     committed = head.step if head else 0
     running = status.state == "running"
+    rates = throughput.known(view)
     return Summary(
         job=view.name,
         state=status.state,
@@ -92,6 +99,9 @@ def summarize(view: views.JobView) -> Summary:
         manifest=head.manifest if head else None,
         metrics=head.metrics if head else {},
         workers=[member.worker for member in view.members],
+        ranges=[(member.worker, member.first, member.last) for member in view.members],
+        rates=rates.kinds if rates else {},
+        stragglers=rates.factors if rates else {},
         generation=view.generation,
         ests=spec.ests,
         priority=spec.priority,

@@ -54,6 +54,7 @@ class WorkerOptions:
         only: the one job it serves; None: any.
         lane: how it exchanges: see `records.WorkerRecord`. host: where peers reach this machine.
         ttl: seconds of its lease. grace: seconds to leave in. hang_floor: see `hang.HangWatch`.
+        slowdown: see `slowdown.py`.
     """
 
     name: str
@@ -65,6 +66,7 @@ class WorkerOptions:
     ttl: float = LEASE_SECONDS
     grace: float = 25.0
     hang_floor: float = 120.0
+    slowdown: float = 1.0
 
 
 def boot_id(name: str) -> str:
@@ -248,6 +250,7 @@ class Worker:
                 folder=options.folder,
                 cache=not self._store.address.startswith("file:"),
                 host="" if options.lane == "store" else options.host,
+                slowdown=options.slowdown,
                 log=path,
                 on_message=lambda message: self._on_message(mine, message),
                 on_exit=lambda how: self._events.put(lambda _: self._exited(mine, how)),

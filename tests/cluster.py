@@ -231,13 +231,20 @@ class Cluster:
 
     def impatient_coordinator(self, stale: float) -> Process:
         """Start a coordinator that takes a worker for gone after this many seconds without a sign of life."""
+        return self._coordinator(f"stale={stale}")
+
+    def even_coordinator(self) -> Process:
+        """Start a coordinator that learns no speeds: all who can serve do, and share evenly."""
+        return self._coordinator("speeds=False")
+
+    def _coordinator(self, planner: str) -> Process:
         code = (
             "import threading, easyscale.logs\n"
             "from easyscale.coordinator.coordinator import Coordinator\n"
             "from easyscale.coordinator.kv import open_kv\n"
             "from easyscale.coordinator.planner import Planner\n"
             "easyscale.logs.configure()\n"
-            f"Coordinator(open_kv({self.kv_address!r}), Planner(stale={stale})).run(threading.Event())"
+            f"Coordinator(open_kv({self.kv_address!r}), Planner({planner})).run(threading.Event())"
         )
         return self.python("-P", "-c", code, name="coordinator")
 

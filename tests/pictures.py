@@ -202,6 +202,15 @@ def _tell_one(operation: Put | Delete, view: views.View) -> str:
         plan = records.decode(operation.value, records.Plan)
         who = " ".join(f"{m.worker}[{m.first}:{m.last}]" for m in plan.members) or "nobody"
         return f"{name}: generation {plan.generation} is {who} ({plan.cause})"
+    if rest == "rates":
+        return f"{name}: {_tell_rates(records.decode(operation.value, records.Rates))}"
     assert rest == "status", key
     status = records.decode(operation.value, records.Status)
     return f"{name}: {status.state}" + (f" ({status.reason})" if status.reason else "")
+
+
+def _tell_rates(rates: records.Rates) -> str:
+    kinds = [f"{kind} {rate.est:g}+{rate.fixed:g} s" for kind, rate in rates.kinds.items()]
+    factors = [f"{worker} {factor:g}x" for worker, factor in rates.factors.items()]
+    exchange = [f"{key}: {seconds:g} s" for key, seconds in rates.exchange.items()]
+    return "rates " + ", ".join(kinds + factors + exchange)

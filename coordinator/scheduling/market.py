@@ -84,30 +84,30 @@ class Market:
         order = sorted(jobs, key=lambda job: (job.arrived, job.name))
         table, given = self.table(order, kinds, free)
         chosen = Choice(table, free)
-        best = table.best(table.value)
-        starving = [place for place, job in enumerate(order) if best[place] > 0 and self._starves(job, now)]
-        chosen.reserve(starving[:1], free.copy(), table.thrift)  # its turn comes whatever it needs, one at a time
-        room = np.ceil(free * RESERVED).astype(np.int64)
-        room = chosen.reserve(self._critical(order, best, free), room, table.value)
-        chosen.reserve(starving, room, table.thrift)
-        self._share([job.tenant for job in order], table, chosen)
-        chosen.settle(clear(table, free))
-        chosen.improve(fixed=starving)
+        tenants = sorted({job.tenant for job in order})
+        if len(tenants) > 1:  # each has its share first; what it has no use for is everybody's
+            share = free // len(tenants)
+            for tenant in tenants:
+                own = [place for place, job in enumerate(order) if job.tenant == tenant]
+                part, rows = table.part(own)
+                among = Choice(part, share.copy())
+                self._fill([order[place] for place in own], part, among, now)
+                chosen.take(own, rows[among.rows])
+        self._fill(order, table, chosen, now)
         plan.update({job.name: given[row] for job, row in zip(order, chosen.rows, strict=True) if given[row]})
 
-    @staticmethod
-    def _share(tenants: list[str], table: Table, chosen: Choice) -> None:
-        """Give each tenant what its jobs can use of its share, which is the same for all; the rest is for everybody."""
-        names = sorted(set(tenants))
-        if len(names) < 2:
-            return
-        share = chosen.free // len(names)
-        for name in names:
-            own = [place for place, tenant in enumerate(tenants) if tenant == name and chosen.has_nothing(place)]
-            part, rows = table.part(own)
-            among = Choice(part, share.copy())
-            among.settle(clear(part, share))
-            chosen.take(own, rows[among.rows])
+    def _fill(self, jobs: list[Job], table: Table, chosen: Choice, now: float) -> None:
+        """Deal out what is left to jobs that have nothing, and let all gain what they can."""
+        best = table.best(table.value)
+        starving = [place for place, job in enumerate(jobs) if best[place] > 0 and self._starves(job, now)]
+        chosen.reserve(
+            starving[:1], chosen.free.copy(), table.thrift
+        )  # its turn comes whatever it needs, one at a time
+        room = np.ceil(chosen.free * RESERVED).astype(np.int64)
+        room = chosen.reserve(self._critical(jobs, best, chosen.free), room, table.value)
+        chosen.reserve(starving, room, table.thrift)
+        chosen.settle(clear(table, chosen.free))
+        chosen.improve([job.tenant for job in jobs], fixed=starving)
 
     @staticmethod
     def _critical(jobs: list[Job], best: NDArray[np.float64], free: NDArray[np.int64]) -> list[int]:

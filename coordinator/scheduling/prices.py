@@ -133,10 +133,6 @@ class Choice:
         """Of all rows together."""
         return float(self._table.value[self.rows].sum())
 
-    def has_nothing(self, job: int) -> bool:
-        """Whether this job's row is the empty one."""
-        return bool(self.rows[job] == self._table.first[job])
-
     def take(self, jobs: Sequence[int], rows: NDArray[np.int64]) -> None:
         """These rows for these jobs, which fit."""
         for job, row in zip(jobs, rows.tolist(), strict=True):
@@ -206,17 +202,25 @@ class Choice:
         for job in order[whole:].tolist():
             self._set(job, self._best(job, priced))
 
-    def improve(self, fixed: Sequence[int] = ()) -> None:
+    def improve(self, owners: Sequence[object] = (), fixed: Sequence[int] = ()) -> None:
         """As long as a job, or a pair of jobs, gains by something else.
 
         Args:
+            owners: of each job; none: they are all one's. Only jobs of one owner are looked at in pairs, since one of
+                them may lose by it.
             fixed: jobs that give nothing to others.
         """
-        pairs = [job for job in range(len(self.rows)) if job not in fixed]
+        free = [job for job in range(len(self.rows)) if job not in fixed] if len(self.rows) <= PAIRS else []
+        pairs = [
+            (one, other)
+            for one in free
+            for other in free
+            if other < one and (not owners or owners[one] == owners[other])
+        ]
         for _ in range(PASSES):
             gained = self._improve_alone()
-            if len(self.rows) <= PAIRS:
-                gained |= self._improve_in_pairs(pairs)
+            for one, other in pairs:
+                gained |= self._improve_pair(one, other)
             if not gained:
                 return
 
@@ -231,13 +235,6 @@ class Choice:
             if table.value[row] > table.value[self.rows[job]]:
                 self._set(job, row)
                 gained = True
-        return gained
-
-    def _improve_in_pairs(self, jobs: Sequence[int]) -> bool:
-        gained = False
-        for place, one in enumerate(jobs):
-            for other in jobs[:place]:
-                gained |= self._improve_pair(one, other)
         return gained
 
     def _improve_pair(self, one: int, other: int) -> bool:

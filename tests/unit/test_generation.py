@@ -455,3 +455,26 @@ def test_the_rate_is_that_of_the_last_seconds() -> None:
     assert rate.step(101.0) == 10.0
     assert [rate.step(101.0 + t / 4) for t in range(1, 4)] == [10.0] * 3, "until a window is over"
     assert rate.step(102.0) == 25.0
+
+
+def test_each_member_tells_how_long_its_own_ests_took_and_how_long_it_waited_for_others() -> None:
+    crowd = Crowd(2)
+    ahead, other = crowd.members
+    compute = ahead.replica.compute
+
+    def slowly(*arguments: Any) -> Any:
+        crowd.now += 1.0
+        return compute(*arguments)
+
+    ahead.replica.compute = slowly  # type: ignore[method-assign]
+    crowd.reach(2)
+    for _ in range(20):
+        ahead.go()
+    crowd.now += 3.0
+    crowd.reach(3)
+    told, theirs = ahead.progress()[2], other.progress()[2]
+    assert (told.compute_seconds, theirs.compute_seconds) == (1.0, 0.0)
+    assert told.exchange_seconds is not None
+    assert theirs.exchange_seconds is not None
+    assert theirs.exchange_seconds < 0.1 < 3.0 <= told.exchange_seconds
+    assert told.step_seconds >= told.compute_seconds + told.exchange_seconds

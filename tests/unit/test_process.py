@@ -25,8 +25,8 @@ def test_a_runner_that_is_gone_can_still_be_spoken_to_and_signalled(tmp_path: Pa
 
     process = RunnerProcess(
         fork_server,
-        store="memory://x", device="cpu", folder=tmp_path, cache=False, host="", log=tmp_path / "logs" / "log",
-        on_message=lambda _: None, on_exit=on_exit,
+        store="memory://x", device="cpu", folder=tmp_path, cache=False, host="", slowdown=1.0,
+        log=tmp_path / "logs" / "log", on_message=lambda _: None, on_exit=on_exit,
     )  # fmt: skip
     process.signal("kill")
     assert ended.wait(30)

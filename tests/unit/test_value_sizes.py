@@ -13,6 +13,7 @@ from desk import Desk
 from easyscale.coordinator import records
 from easyscale.coordinator.kv import MAX_VALUE
 from easyscale.coordinator.records import cut
+from easyscale.coordinator.throughput import MOST_EXCHANGES, MOST_FACTORS, MOST_KINDS, MOST_NAME
 from easyscale.errors import SpecError
 from easyscale.pipeline import agent, messages, publishing
 from easyscale.pipeline.results import MAX_METRIC_NAME, MAX_METRICS, metrics
@@ -68,6 +69,16 @@ def test_a_job_that_fails_with_an_endless_message_and_traceback_fits() -> None:
         state="failed", reason=f"at step 1: {report.message}", failure=failure, recoveries=recoveries, damage=damage
     )
     assert len(records.encode(status)) < MAX_VALUE
+
+
+def test_the_rates_of_the_most_kinds_and_the_longest_names_are_small() -> None:
+    rates = records.Rates(
+        spec=DIGEST,
+        kinds={f"{n:02d}" + WORST * (MOST_NAME - 2): records.Rate(1.234e-5, 1.234e-5) for n in range(MOST_KINDS)},
+        exchange={f"store {n}": 1.234e-5 for n in range(100, 100 + MOST_EXCHANGES)},
+        factors={f"{WORKER[:-6]}{n:06x}": 1.234 for n in range(MOST_FACTORS)},
+    )
+    assert len(records.encode(rates)) <= MAX_VALUE
 
 
 def test_a_worker_that_has_refused_and_suffered_much_still_fits_into_its_record() -> None:

@@ -1,0 +1,39 @@
+"""A device that is slower than it is, for tests and demonstrations: after its ESTs have been computed it sleeps for as
+long as they would have gone on. Bits stay as they are."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UserError
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+
+def check(factor: float) -> float:
+    """The factor.
+
+    Raises:
+        UserError: nothing can be made faster by waiting, or wait for ever.
+    """
+    if not 1.0 <= factor < float("inf"):
+        raise UserError(f"--slowdown {factor:g} is no slowdown", "use 1 or more: each EST takes so many times as long")
+    return factor
+
+
+def slowed(engine: Engine, factor: float) -> Engine:
+    """The same engine, each of whose ESTs takes `factor` times as long."""
+    if factor == 1.0:
+        return engine
+    compute = engine.compute
+
+    def slowly(*arguments: Any) -> Any:
+        began = time.monotonic()
+        contribution = compute(*arguments)
+        time.sleep((factor - 1.0) * (time.monotonic() - began))
+        return contribution
+
+    engine.compute = slowly  # type: ignore[method-assign, assignment]
+    return engine

@@ -1,0 +1,148 @@
+"""What workers do and how fast, as people and scripts see it, from the records."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ..coordinator import arrangement, keys, throughput, views
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ..coordinator import records
+    from ..coordinator.kv import KeyValueStore
+    from ..coordinator.split import Pace
+
+Workers = dict[str, "records.WorkerRecord"]
+
+
+class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One worker, which is one device.
+
+    Args:
+        state: see `records.WorkerRecord`, or `leaving`. job: what it serves; None: nothing.
+        first, last: its ESTs, `first <= est < last`; equal where it has none.
+        ests_per_second: while it computes, for that job: as it is planned with, else by its last step.
+        samples_per_second: its part of what the job does. remark: what sets it apart.
+    """
+
+    name: str
+    id: str
+    host: str
+    device: str
+    kind: str
+    state: str
+    job: str | None
+    first: int
+    last: int
+    ests_per_second: float
+    samples_per_second: float
+    remark: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON output."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain
+
+
+def read_workers(kv: KeyValueStore) -> Workers:
+    """The workers that there are."""
+    return {worker: entry.value for worker, entry in views.parse(kv.range(keys.WORKERS)).workers.items()}
+
+
+def rows(view: views.View) -> list[WorkerRow]:
+    """All workers, by name."""
+    workers = {worker: entry.value for worker, entry in view.workers.items()}
+    return [_row(workers[w], view, workers) for w in sorted(workers, key=lambda w: (workers[w].name, w))]
+
+
+def _row(record: records.WorkerRecord, view: views.View, workers: Workers) -> WorkerRow:
+    job = view.jobs.get(record.job or "")
+    slot = job.slot_of(record.id) if job else None
+    member = job.members[slot] if job and slot is not None else None
+    mine = member.last - member.first if member else 0
+    progress = record.progress if member and record.state == "running" else None
+    pace = _paces(job, [record.id], workers).get(record.id) if job else None
+    ests = 1 / pace.est if pace and mine else 0.0
+    if not ests and progress and progress.compute_seconds:
+        ests = mine / progress.compute_seconds
+    part = mine / job.spec.value.ests if job and job.spec else 0.0
+    return WorkerRow(
+        name=record.name,
+        id=record.id,
+        host=record.host,
+        device=record.device,
+        kind=record.kind,
+        state="leaving" if record.leaving else record.state,
+        job=record.job,
+        first=member.first if member else 0,
+        last=member.last if member else 0,
+        ests_per_second=round(ests, 3),
+        samples_per_second=round(part * progress.samples_per_second, 2) if progress else 0.0,
+        remark=_remark(record, job),
+    )
+
+
+def _paces(job: views.JobView | None, ids: list[str], workers: Workers) -> dict[str, Pace]:
+    here = [worker for worker in ids if worker in workers]
+    return (arrangement.paces_of(throughput.known(job), here, workers) if job else None) or {}
+
+
+def _remark(record: records.WorkerRecord, job: views.JobView | None) -> str:
+    parts = [straggling(factor)] if job and (factor := _factors(job).get(record.id)) else []
+    if record.only and record.only != record.job:
+        parts.append(f"serves {record.only} only")
+    if job and record.job == job.name and record.state == "ready" and job.slot_of(record.id) is None:
+        parts.append("waits to be needed")
+    return "; ".join([*parts, record.trouble] if record.trouble else parts)
+
+
+def straggling(factor: float) -> str:
+    """What a factor means."""
+    return f"{factor:.1f}x as slow as its kind" if factor > 1 else f"{1 / factor:.1f}x as fast as its kind"
+
+
+def _factors(job: views.JobView) -> Mapping[str, float]:
+    rates = throughput.known(job)
+    return rates.factors if rates else {}
+
+
+def lines(job: views.JobView, workers: Workers) -> list[tuple[str, str]]:
+    """How fast a job's devices are, and why its members have the ranges they have."""
+    rates = throughput.known(job)
+    found = []
+    for kind, rate in rates.kinds.items() if rates else ():
+        found.append(("rate", f"{kind}: {1 / rate.est:.4g} ESTs/s, and {_ms(rate.fixed)} a step besides"))
+    for key, seconds in sorted(rates.exchange.items()) if rates else ():
+        lane, _, size = key.rpartition(" ")
+        found.append(("rate", f"exchange of {size} ({lane}): {_ms(seconds)}"))
+    found += [("rate", f"{worker} is {straggling(factor)}") for worker, factor in _factors(job).items()]
+    if job.members:
+        shown = ", ".join(f"{m.worker} {m.first}..{m.last - 1}" for m in job.members[:20])
+        more = f" and {len(job.members) - 20} more" if len(job.members) > 20 else ""
+        found.append(("ranges", f"{shown}{more}: {_why(job, workers)}"))
+    return found
+
+
+def _why(job: views.JobView, workers: Workers) -> str:
+    rates, members = throughput.known(job), job.members
+    paces = _paces(job, [member.worker for member in members], workers)
+    if rates is None or len(paces) < len(members) or job.plan is None or job.spec is None:
+        return "even, as long as speeds are not known"
+    if len(members) == 1:
+        return "it is alone"
+    lane, ests = job.plan.value.lane, job.spec.value.ests
+    model = arrangement.Model(ests, 1, paces, rates.exchange, lambda _: lane, {})
+    even = -(-ests // len(members))
+    slowest = max(pace.seconds(even) for pace in paces.values())
+    now = model.seconds(members)
+    others = slowest + now - max(paces[m.worker].seconds(m.last - m.first) for m in members)
+    if others <= now * (1 + arrangement.EQUAL):
+        return f"even, since these are about as fast; a step should take {_ms(now)}"
+    return f"by speed; a step should take {_ms(now)}, with even ones {_ms(others)}"
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:.4g} ms" if seconds < 1 else f"{seconds:.4g} s"
