@@ -184,6 +184,9 @@ def test_jobs_of_lower_priority_change_nothing_for_those_of_higher() -> None:
         pytest.param(4, job("long", ONE, 4, 1e6), 40, 1, id="many jobs"),
         pytest.param(8, job("long", ONE, 8, 1e6, least=4), 12, 4, id="it needs half of all"),
         pytest.param(8, job("long", ONE, 8, 1e6, least=8), 30, 4, id="it needs all"),
+        pytest.param(
+            8, job("long", ONE, 8, 1e6, least=6, tenant="red"), 12, 4, id="it needs more than its tenant's share"
+        ),
     ],
 )
 def test_a_stream_of_short_jobs_keeps_no_long_one_from_its_turns(gpus: int, long: Job, waiting: int, ests: int) -> None:
