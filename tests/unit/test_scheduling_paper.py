@@ -89,7 +89,7 @@ def test_a_job_whose_devices_were_taken_shrinks_onto_the_rest_and_stops_where_it
 
 
 @given(snapshot=snapshots())
-@settings(max_examples=80)
+@settings(max_examples=50)
 def test_growth_is_at_most_double_of_one_kind_and_not_wasteful(snapshot: tuple[dict[str, int], list[Job]]) -> None:
     capacity, jobs = snapshot
     over = {

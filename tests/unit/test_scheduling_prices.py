@@ -144,7 +144,7 @@ def wanted(table: Table, prices: NDArray[np.float64], kind: int) -> int:
 
 
 @given(made=tables())
-@settings(max_examples=150)
+@settings(max_examples=100)
 def test_any_choice_fits_and_counts_what_it_leaves(made: tuple[Table, NDArray[np.int64]]) -> None:
     table, free = made
     left = free.copy()
@@ -160,7 +160,7 @@ def test_any_choice_fits_and_counts_what_it_leaves(made: tuple[Table, NDArray[np
 
 
 @given(made=tables())
-@settings(max_examples=150)
+@settings(max_examples=100)
 def test_no_kind_is_wanted_more_than_there_is(made: tuple[Table, NDArray[np.int64]]) -> None:
     table, free = made
     prices = clear(table, free)

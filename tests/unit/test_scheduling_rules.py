@@ -25,7 +25,7 @@ EACH = pytest.mark.parametrize("name", POLICIES)
 
 
 @given(snapshot=snapshots())
-@settings(max_examples=200)
+@settings(max_examples=120)
 def test_a_plan_can_be_carried_out(snapshot: tuple[dict[str, int], list[Job]]) -> None:
     capacity, jobs = snapshot
     for name in POLICIES:
@@ -39,6 +39,7 @@ def test_a_plan_can_be_carried_out(snapshot: tuple[dict[str, int], list[Job]]) -
 
 
 @given(snapshot=snapshots(), data=st.data())
+@settings(max_examples=60)
 def test_the_order_in_which_devices_and_jobs_are_told_does_not_matter(
     snapshot: tuple[dict[str, int], list[Job]], data: st.DataObject
 ) -> None:
