@@ -44,7 +44,8 @@ PATIENCE, TURN = 4 * 3600.0, 3600.0
 
 RESERVED = 0.1
 """Share of each kind for jobs that go first whatever they are worth: who decides when everything is done, and who has
-waited for long. With more of it most jobs are done later, and the last one no earlier."""
+waited for long. With more of it most jobs are done later, and the last one no earlier. Rounded down: of few devices
+none is set apart."""
 
 
 class Market:
@@ -84,31 +85,35 @@ class Market:
         order = sorted(jobs, key=lambda job: (job.arrived, job.name))
         table, given = self.table(order, kinds, free)
         chosen = Choice(table, free)
-        tenants = sorted({job.tenant for job in order})
-        if len(tenants) > 1:  # each has its share first; what it has no use for is everybody's
-            within = np.where((table.usage <= free // len(tenants)).all(axis=1), table.value, 0.0)
-            large = [place for place in self._starving(order, table, now) if not table.best(within)[place]][:1]
-            chosen.reserve(large, free.copy(), table.thrift)  # within a share its turn would not come
-            share = free // len(tenants)
-            for tenant in tenants:
-                own = [place for place, job in enumerate(order) if job.tenant == tenant and place not in large]
-                if not own:
-                    continue
-                part, rows = table.part(own)
-                among = Choice(part, share.copy())
-                self._fill([order[place] for place in own], part, among, now)
-                chosen.take(own, rows[among.rows])
+        self._share(order, table, chosen, now)
         self._fill(order, table, chosen, now)
         plan.update({job.name: given[row] for job, row in zip(order, chosen.rows, strict=True) if given[row]})
+
+    def _share(self, jobs: list[Job], table: Table, chosen: Choice, now: float) -> None:
+        """Give each tenant what its jobs can use of its share, which is the same for all; the rest is everybody's."""
+        tenants = sorted({job.tenant for job in jobs})
+        if len(tenants) < 2:
+            return
+        share = chosen.free // len(tenants)
+        within = np.where((table.usage <= share).all(axis=1), table.value, 0.0)
+        large = [place for place in self._starving(jobs, table, now) if not table.best(within)[place]][:1]
+        chosen.reserve(large, chosen.free.copy(), table.thrift)  # within a share its turn would not come
+        share = chosen.free // len(tenants)
+        for tenant in tenants:
+            own = [place for place, job in enumerate(jobs) if job.tenant == tenant and place not in large]
+            if own:
+                part, rows = table.part(own)
+                among = Choice(part, share.copy())
+                self._fill([jobs[place] for place in own], part, among, now)
+                chosen.take(own, rows[among.rows])
 
     def _fill(self, jobs: list[Job], table: Table, chosen: Choice, now: float) -> None:
         """Deal out what is left to jobs that have nothing, and let all gain what they can."""
         best = table.best(table.value)
         starving = self._starving(jobs, table, now)
-        chosen.reserve(
-            starving[:1], chosen.free.copy(), table.thrift
-        )  # its turn comes whatever it needs, one at a time
-        room = np.ceil(chosen.free * RESERVED).astype(np.int64)
+        # The turn of one of them comes whatever it needs.
+        chosen.reserve(starving[:1], chosen.free.copy(), table.thrift)
+        room = (chosen.free * RESERVED).astype(np.int64)
         room = chosen.reserve(self._critical(jobs, best, chosen.free), room, table.value)
         chosen.reserve(starving, room, table.thrift)
         chosen.settle(clear(table, chosen.free))

@@ -128,9 +128,9 @@ def changes(policy: Market, seed: int, rounds: int, noise: float) -> int:
     return found
 
 
-@pytest.mark.parametrize(("noise", "most"), [(0.05, 0.01), (0.2, 0.1)])
+@pytest.mark.parametrize(("noise", "most"), [(0.05, 0.002), (0.2, 0.04)])
 def test_noise_in_the_rates_makes_plans_flutter_little(noise: float, most: float) -> None:
-    """300 rounds, on 10 clusters: of the times that a job could be changed, it is in 1 of 100, or 1 of 10."""
+    """300 rounds, on 10 clusters: of the times that a job could be changed, it is in 1 of 500, or 1 of 25."""
     rounds = 30
     could = 10 * (rounds - 1) * 8
     charged, free_of_charge = (
@@ -139,7 +139,7 @@ def test_noise_in_the_rates_makes_plans_flutter_little(noise: float, most: float
     figures = f"{charged} and {free_of_charge} of {could} at noise {noise}"
     print(figures)
     assert charged <= most * could, figures
-    assert free_of_charge >= 0.1 * could, figures
+    assert free_of_charge >= 0.04 * could, figures
 
 
 # ---- priority
