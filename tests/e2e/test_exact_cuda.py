@@ -96,12 +96,17 @@ def test_what_a_killed_gpu_has_left_is_finished_by_a_cpu_and_verified_by_a_gpu(
     assert found.last["departures"] == []
 
 
-def test_the_doctor_finds_that_cuda_was_started_before_its_switches_were_set(
-    cluster: Cluster, gpu: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As the stand-in does, which is there as soon as PyTorch is."""
-    for name in ("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE"):  # other tests may have set them in this process
+@pytest.fixture
+def unset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Switches in the environment are not set; other tests may have set them in this process."""
+    for name in ("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE"):
         monkeypatch.delenv(name, raising=False)
+
+
+def test_the_doctor_finds_that_cuda_was_started_before_its_switches_were_set(
+    unset: None, cluster: Cluster, gpu: dict[str, str]
+) -> None:
+    """As the stand-in does, which is there as soon as PyTorch is. A cluster has the environment of its beginning."""
     early = cluster.command("doctor", **gpu)
     assert early.code == 1
     assert "BAD  determinism" in early.out
