@@ -125,3 +125,19 @@ class Job:
     def seconds(self, given: Devices) -> float:
         """Until it is done on these devices; infinite if they cannot run it."""
         return self.left * self.shape.step_seconds(given)
+
+
+def by_precedence(jobs: Sequence[Job]) -> list[Job]:
+    """Those that go first before others: of higher priority, and then older ones."""
+    return sorted(jobs, key=lambda job: (-job.priority, job.arrived, job.name))
+
+
+def fits(free: Mapping[str, int], given: Devices) -> bool:
+    """Whether these devices are there."""
+    return all(free.get(kind, 0) >= count for kind, count in given)
+
+
+def take(free: dict[str, int], given: Devices) -> None:
+    """They are not any more."""
+    for kind, count in given:
+        free[kind] -= count

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .jobs import Devices, Job, devices, total
+from .jobs import Devices, Job, by_precedence, devices, take, total
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -27,12 +27,12 @@ class Proposals:
     def plan(self, capacity: Mapping[str, int], jobs: Sequence[Job], now: float) -> Plan:  # noqa: ARG002
         """See `Policy`."""
         free = dict(capacity)
-        order = sorted(jobs, key=lambda job: (-job.priority, job.arrived, job.name))
+        order = by_precedence(jobs)
         plan = _held(free, order)
         for job in order:
             if job.name not in plan and (first := _smallest(job, free)):
                 plan[job.name] = first
-                _take(free, first)
+                take(free, first)
         offers = [offer for job in order if job.name in plan for offer in _proposals(job, plan[job.name], free)]
         offers.sort(key=lambda offer: (-offer[0], -offer[1], offer[2], offer[3]))
         grown = set()
@@ -45,11 +45,6 @@ class Proposals:
         return plan
 
 
-def _take(free: dict[str, int], given: Devices) -> None:
-    for kind, count in given:
-        free[kind] -= count
-
-
 def _held(free: dict[str, int], jobs: Sequence[Job]) -> Plan:
     """What jobs have, less what has been taken away: they shrink onto the rest, if they can run on it."""
     plan: Plan = {}
@@ -57,7 +52,7 @@ def _held(free: dict[str, int], jobs: Sequence[Job]) -> Plan:
         left = devices({kind: min(count, free.get(kind, 0)) for kind, count in job.given})
         if left and job.seconds(left) < float("inf"):
             plan[job.name] = left
-            _take(free, left)
+            take(free, left)
     return plan
 
 

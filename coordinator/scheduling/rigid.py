@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .jobs import NOTHING
+from .jobs import NOTHING, by_precedence, fits, take
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,27 +27,14 @@ def _ways(job: Job, there: Mapping[str, int]) -> list[tuple[float, Devices]]:
     return sorted(way for way in ways if way[0] < float("inf"))
 
 
-def _take(free: dict[str, int], given: Devices) -> None:
-    for kind, count in given:
-        free[kind] -= count
-
-
-def _fits(free: Mapping[str, int], given: Devices) -> bool:
-    return all(free.get(kind, 0) >= count for kind, count in given)
-
-
 def _keep(free: dict[str, int], jobs: Sequence[Job]) -> Plan:
     """Jobs that run keep what they have, as far as it is still there, those that go first before others."""
     plan: Plan = {}
-    for job in _by_precedence(jobs):
-        if job.given and _fits(free, job.given):
+    for job in by_precedence(jobs):
+        if job.given and fits(free, job.given):
             plan[job.name] = job.given
-            _take(free, job.given)
+            take(free, job.given)
     return plan
-
-
-def _by_precedence(jobs: Sequence[Job]) -> list[Job]:
-    return sorted(jobs, key=lambda job: (-job.priority, job.arrived, job.name))
 
 
 class Fifo:
@@ -59,7 +46,7 @@ class Fifo:
         """See `Policy`."""
         free = dict(capacity)
         plan = _keep(free, jobs)
-        for job in _by_precedence(jobs):
+        for job in by_precedence(jobs):
             if job.name in plan:
                 continue
             ways = _ways(job, free)
@@ -68,7 +55,7 @@ class Fifo:
                     break
                 continue  # it would wait for ever
             plan[job.name] = ways[0][1]
-            _take(free, ways[0][1])
+            take(free, ways[0][1])
         return plan
 
 
@@ -82,7 +69,7 @@ class Backfill:
         free = dict(capacity)
         plan = _keep(free, jobs)
         promised: tuple[float, str, int] | None = None
-        for job in _by_precedence(jobs):
+        for job in by_precedence(jobs):
             if job.name in plan:
                 continue
             for seconds, given in _ways(job, free):
@@ -92,7 +79,7 @@ class Backfill:
                         continue
                     promised = promised[0], kind, promised[2] - count
                 plan[job.name] = given
-                _take(free, given)
+                take(free, given)
                 break
             else:
                 if promised is None and _ways(job, capacity):
@@ -129,9 +116,9 @@ class Srtf:
         plan: Plan = {}
         for job in sorted(jobs, key=lambda job: (-job.priority, best[job.name], job.arrived, job.name)):
             ways = _ways(job, free)
-            if job.given != NOTHING and _fits(free, job.given):
+            if job.given != NOTHING and fits(free, job.given):
                 ways = [(job.seconds(job.given), job.given)]  # to move would cost a start
             if ways:
                 plan[job.name] = ways[0][1]
-                _take(free, ways[0][1])
+                take(free, ways[0][1])
         return plan
