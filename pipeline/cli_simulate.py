@@ -79,8 +79,8 @@ def simulate(
     if plot is not None:
         from ..coordinator.simulator.plot import draw
 
-        what = trace.name if trace is not None else f"made-up jobs, seed {seed}"
-        draw(outcomes, plot, f"{len(found)} jobs of {what} on {_words(devices)}")
+        what = f"jobs of {trace.name}" if trace is not None else f"made-up jobs (seed {seed})"
+        draw(outcomes, plot, f"{len(found)} {what} on {_words(devices)}")
         if output is Output.text:
             typer.echo(f"plot: {plot}")
 
@@ -125,7 +125,7 @@ def _print(results: list[Figures], jobs: int, left_out: int, devices: dict[str, 
     if any(one.freed for one in results):
         table = Table("policy", "devices taken from jobs", "longest until free, s", "beyond the step, s", box=None)
         for one in results:
-            table.add_row(one.policy, str(one.freed), f"{one.freed_longest:.2f}", f"{one.freed_beyond_step:.2f}")
+            table.add_row(one.policy, str(one.freed), f"{one.freed_longest:.2f}", f"{max(0.0, one.freed_beyond_step):.2f}")
         Console(width=None if sys.stdout.isatty() else 160).print(table)
     best = results[-1]
     for one in results[:-1]:

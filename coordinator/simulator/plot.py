@@ -31,15 +31,16 @@ def draw(outcomes: Mapping[str, Outcome], path: Path, title: str) -> None:
         raise UserError("a plot needs matplotlib, which is not installed", "pip install matplotlib") from error
     figure = Figure(figsize=(13, 4.2), layout="constrained")
     times, jobs, devices = figure.subplots(1, 3)
+    longest = max(outcomes.values(), key=lambda outcome: len(outcome.used))
+    if len({there for _, _, there in longest.used}) > 1:  # some were taken away for a while
+        at, there = [at / HOUR for at, _, _ in longest.used], [there for _, _, there in longest.used]
+        devices.fill_between(at, there, step="post", color="#e4e4e4", label="there for jobs")
+        devices.legend(loc="lower right", frameon=False)
     for name, outcome in outcomes.items():
         colour = COLOURS.get(name, "#000000")
         _times(times, outcome, name, colour)
         _steps(jobs, [at for at, _ in outcome.active], [number for _, number in outcome.active], name, colour)
         _steps(devices, [at for at, _, _ in outcome.used], [used for _, used, _ in outcome.used], name, colour)
-    last = max(outcomes.values(), key=lambda outcome: len(outcome.used), default=None)
-    if last is not None and len({there for _, _, there in last.used}) > 1:
-        there = [number for _, _, number in last.used]
-        _steps(devices, [at for at, _, _ in last.used], there, "there for jobs", "#dddddd")
     times.set(xscale="log", xlabel="hours from arrival to end (log)", ylabel="share of the jobs", ylim=(0, 1))
     jobs.set(xlabel="hours", ylabel="jobs that are not done", ylim=(0, None))
     devices.set(xlabel="hours", ylabel="devices that jobs have", ylim=(0, None))
