@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .views import Entry, JobView
 
 UNKNOWN = records.Rate(1.0)
-"""How fast a job is thought to be while nothing is known: it only matters against others of which nothing is known."""
+"""How fast jobs are thought to be while nothing is known of any."""
 
 Dealt = dict[str, Counter[str]]
 """Workers by job and kind."""
@@ -56,7 +56,8 @@ class Dealer:
             jobs: those that can run now. pool: the kind of each worker that can serve, as `kinds` gives it.
         """
         self._remember(jobs, now)
-        seen = [self._job(job, pool, alive, assigned) for job in jobs]
+        guess = _guess(jobs)
+        seen = [self._job(job, guess, pool, alive, assigned) for job in jobs]
         able = [job for job in seen if job.shape.rates.paces]
         about = (sorted(pool.items()), [(job.name, job.shape, job.priority) for job in able])
         waits = any(self._plan.get(job.name, NOTHING) == NOTHING for job in able)
@@ -77,15 +78,22 @@ class Dealer:
                 self._ran[job.name] = self._ran.get(job.name, 0.0) + now - self._looked
         self._looked = now
 
-    def _job(self, job: JobView, pool: Mapping[str, str], alive: Alive, assigned: Mapping[str, Entry[str]]) -> Job:
+    def _job(
+        self,
+        job: JobView,
+        guess: records.Rate,
+        pool: Mapping[str, str],
+        alive: Alive,
+        assigned: Mapping[str, Entry[str]],
+    ) -> Job:
         spec, rates = job.record, throughput.known(job)
         models = {pool[w]: throughput.kind_of(alive[w]) for w in pool if willing(alive[w], job)}
         known = rates.kinds if rates is not None else {}
-        mean = (
-            records.Rate(fmean(r.est for r in known.values()), fmean(r.fixed for r in known.values()))
-            if known
-            else UNKNOWN
-        )
+        mean = guess
+        if known:
+            mean = records.Rate(
+                fmean(rate.est for rate in known.values()), fmean(rate.fixed for rate in known.values())
+            )
         paces = {kind: known.get(model, mean) for kind, model in models.items()}
         shape = Shape(
             rates=Rates(tuple(sorted((k, Pace(r.est, r.fixed)) for k, r in paces.items())), _exchange(rates)),
@@ -105,6 +113,12 @@ class Dealer:
             ran=self._ran.get(job.name, 0.0),
             given=devices(mine),
         )
+
+
+def _guess(jobs: Sequence[JobView]) -> records.Rate:
+    """Of a job of which nothing is known: as fast as the fastest that is. So it soon has its turn, and is measured."""
+    known = [rates for job in jobs if (rates := throughput.known(job)) is not None]
+    return min((rate for rates in known for rate in rates.kinds.values()), key=lambda rate: rate.est, default=UNKNOWN)
 
 
 def _exchange(rates: records.Rates | None) -> float:

@@ -125,7 +125,8 @@ def _print(results: list[Figures], jobs: int, left_out: int, devices: dict[str, 
     if any(one.freed for one in results):
         table = Table("policy", "devices taken from jobs", "longest until free, s", "beyond the step, s", box=None)
         for one in results:
-            table.add_row(one.policy, str(one.freed), f"{one.freed_longest:.2f}", f"{max(0.0, one.freed_beyond_step):.2f}")
+            beyond = max(0.0, one.freed_beyond_step)
+            table.add_row(one.policy, str(one.freed), f"{one.freed_longest:.2f}", f"{beyond:.2f}")
         Console(width=None if sys.stdout.isatty() else 160).print(table)
     best = results[-1]
     for one in results[:-1]:

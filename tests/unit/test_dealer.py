@@ -96,6 +96,18 @@ def test_each_kind_goes_to_the_job_for_which_it_makes_a_difference() -> None:
     assert assigned(story, "indifferent") == {"b"}
 
 
+def test_a_job_of_which_nothing_is_known_is_taken_for_quick_so_that_it_is_measured() -> None:
+    story = told(ests=2, steps=100_000)
+    learned(story, "job", SPEC, cpu=0.01)
+    story.running("a", "b", held=10)
+    story.job("new", spec=OTHER, ests=2, steps=10_000)
+    story.decide(SOON)
+    assert assigned(story, "new") == {"a", "b"}
+    learned(story, "new", OTHER, cpu=1.0)
+    story.decide(SOON)
+    assert assigned(story, "new") == set(), "it would take ten times as long"
+
+
 @pytest.mark.parametrize(("numerics", "kinds"), [("native", 1), ("exact", 2)])
 def test_devices_of_several_kinds_serve_one_job_only_if_its_bits_are_the_same_on_all(numerics: str, kinds: int) -> None:
     story = told(ests=4, numerics=numerics)
