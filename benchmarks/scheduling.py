@@ -240,7 +240,10 @@ def colocation(folder: Path) -> None:
     print(
         "\n## Beside serving: 64 devices, of which Alibaba's latency-sensitive pods take up to 50; a week, 3000 jobs\n"
     )
-    print("`idle time used`: share of the time of devices that serving leaves and jobs want. Delays in seconds.\n")
+    print(
+        "`idle time used`: share of the time of devices that serving leaves and jobs want. Delays in seconds. The mean"
+    )
+    print("JCT is that of the jobs that were done within the week.\n")
     head(
         "policy", "idle time used", "reclaims from jobs", "longest delay", "beyond the step", "mean JCT, h", "jobs done"
     )

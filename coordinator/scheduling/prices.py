@@ -48,6 +48,11 @@ class Table:
         return np.repeat(np.arange(len(self.first)), np.diff(self.first, append=len(self.value)))
 
     @cached_property
+    def columns(self) -> NDArray[np.float64]:
+        """Devices of each kind, kind after kind in memory; float64 [kinds, rows]."""
+        return np.ascontiguousarray(self.usage.T, dtype=np.float64)
+
+    @cached_property
     def thrift(self) -> NDArray[np.float64]:
         """The worth of each row for each of its devices."""
         thrift: NDArray[np.float64] = self.value / np.maximum(self.usage.sum(axis=1), 1)
@@ -86,7 +91,7 @@ def clear(table: Table, free: NDArray[np.int64]) -> NDArray[np.float64]:
         for kind in range(len(free)):
             prices = most * POWERS[steps]
             prices[kind] = 0.0
-            value = table.value - table.usage @ prices
+            value = table.value - prices @ table.columns
             steps[kind] = _raised(table, kind, value, int(free[kind]), most * POWERS, int(steps[kind]))
         if np.array_equal(steps, before):
             return most * POWERS[steps]
@@ -96,13 +101,13 @@ def _raised(
     table: Table, kind: int, value: NDArray[np.float64], there: int, prices: NDArray[np.float64], low: int
 ) -> int:
     """The first of these prices of a kind, from `low`, at which no more of it is wanted than there is."""
-    usage = table.usage[:, kind]
+    usage, owner = table.columns[kind], table.owner
 
     def enough(step: int) -> bool:
         utility = value - prices[step] * usage
-        takes = utility >= table.best(utility)[table.owner]
-        need = np.where(takes, usage, np.iinfo(np.int64).max)  # of rows that are equally good, the one that needs least
-        return int(np.minimum.reduceat(need, table.first).sum()) <= there
+        takes = utility >= table.best(utility)[owner]
+        need = np.where(takes, usage, np.inf)  # of rows that are equally good, the one that needs least
+        return bool(np.minimum.reduceat(need, table.first).sum() <= there)
 
     if enough(low):
         return low
@@ -191,7 +196,7 @@ class Choice:
 
     def _settle(self, prices: NDArray[np.float64]) -> None:
         table = self._table
-        priced = table.value - table.usage @ prices
+        priced = table.value - prices @ table.columns
         wanted, surplus = table.argbest(priced), table.best(priced)
         order = np.argsort(-surplus, kind="stable")
         order = order[self.rows[order] == table.first[order]]  # without those for whom something is reserved
