@@ -76,4 +76,8 @@ def closing(outcomes: Mapping[str, int], counts: Mapping[str, Counter[str]], wid
         lines.append(f"{title}: {found.total()}, of {len(found)} kinds")
         text = "; ".join(f"{name} {count}" for name, count in sorted(found.items(), key=lambda it: (-it[1], it[0])))
         lines += textwrap.wrap(text, width, initial_indent="    ", subsequent_indent="    ")
+    if found := counts.get("cuda"):
+        lines.append(
+            "of CUDA's kernels, without a GPU: " + "; ".join(f"{n} {what}" for what, n in sorted(found.items()))
+        )
     return lines

@@ -1,4 +1,5 @@
-"""What the tests did, for the summary at the end of a run: seeds simulated, faults injected, planted bugs found.
+"""What the tests did, for the summary at the end of a run: seeds simulated, faults injected, planted bugs found, and
+how much was looked at of CUDA's kernels without a GPU.
 
 A test counts in the process that it runs in. `closing.py` takes what was counted along with the test's report to the
 process that writes the summary: with pytest-xdist that is another one.
@@ -14,14 +15,14 @@ Counts = dict[str, Counter[str]]
 
 def nothing() -> Counts:
     """Before anything was done."""
-    return {"seed": Counter(), "fault": Counter(), "planted": Counter()}
+    return {"seed": Counter(), "fault": Counter(), "planted": Counter(), "cuda": Counter()}
 
 
 _counted = nothing()
 
 
 def add(kind: str, name: str, count: int = 1) -> None:
-    """Count something. `kind` is `seed`, `fault` or `planted`."""
+    """Count something. `kind` is `seed`, `fault`, `planted` or `cuda`."""
     _counted[kind][name] += count
 
 

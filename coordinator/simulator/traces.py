@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 PHILLY, PODS = "timestamp,duration,num_gpus", "name,cpu_milli,memory_mib"
 """How the files begin. Gavel's have no header."""
 
+WINDOW = 30 * 86400.0
+"""Seconds at the end of Alibaba's trace that are used: most of its pods came in its last weeks."""
+
 SIZES = (1, 1, 1, 1, 2, 4, 8, 8, 16)
 """ESTs of made-up jobs: as likely as they stand here."""
 
@@ -127,9 +130,9 @@ def made_up(
 
 
 def reclaims(path: Path, devices: Mapping[str, int], *, skip: bool = False) -> list[Reclaim]:
-    """What Alibaba's latency-sensitive pods take and give back, from when the first of the last 30 days comes.
+    """What Alibaba's latency-sensitive pods take and give back in the last 30 days of the trace.
 
-    Each takes whole devices, of the kind of which most are left. (Most of the trace's pods came in its last weeks.)
+    Each takes whole devices, of the kind of which most are left.
 
     Raises:
         UserError: it cannot be read, or has none.
@@ -144,17 +147,16 @@ def reclaims(path: Path, devices: Mapping[str, int], *, skip: bool = False) -> l
     pods = [pod for pod in read(path, ",", parse, fields=11, header=PODS, skip=skip) if pod is not None]
     if not pods:
         raise UserError(f"{path} has no latency-sensitive pods with a GPU")
-    begin = max(begin for begin, _, _ in pods) - 30 * 86400.0
-    events = sorted(
-        [(max(begin, at), 1, place, pod[2]) for place, pod in enumerate(pods) if pod[1] > begin for at in (pod[0],)]
-        + [(pod[1], 0, place, pod[2]) for place, pod in enumerate(pods) if pod[1] > begin]
-    )
-    free, held = Counter(devices), {}
-    found = []
-    for at, comes, place, count in events:
+    first = max(begin for begin, _, _ in pods) - WINDOW
+    pods = [(max(begin - first, 0.0), end - first, count) for begin, end, count in pods if end > first]
+    # Who goes at the same moment as another comes makes room for it.
+    events = sorted([(end, False, place) for place, (_, end, _) in enumerate(pods)]
+                    + [(begin, True, place) for place, (begin, _, _) in enumerate(pods)])  # fmt: skip
+    free, kind_of, found = Counter(devices), {}, []
+    for at, comes, place in events:
+        count = pods[place][2]
         if comes:
-            held[place] = max(sorted(devices), key=lambda kind: free[kind])
-        kind = held.pop(place) if not comes else held[place]
-        free[kind] -= count if comes else -count
-        found.append(Reclaim(at - begin, kind, count if comes else -count))
+            kind_of[place] = max(sorted(devices), key=lambda kind: free[kind])
+        free[kind_of[place]] -= count if comes else -count
+        found.append(Reclaim(at, kind_of[place], count if comes else -count))
     return found

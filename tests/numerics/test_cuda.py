@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 
 import pytest
+import tally
 from easyscale.pipeline.numerics import build
 from numerics import probe
 
@@ -26,12 +27,14 @@ def best():
 def test_the_kernels_of_cuda_give_the_bits_of_the_cpu_however_the_work_is_cut(best, cut):
     assert len(best) > 1500
     assert probe.hashes([str(probe.with_cuda()), "cuda"], **CUTS[cut]) == best
+    tally.add("cuda", "hashes that equal the CPU's, on the shim", len(best))
 
 
 def test_the_kernels_of_cuda_stay_within_their_memory_and_within_what_c_defines(best):
     flags = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-O1")
     found = probe.hashes([str(probe.with_cuda(flags)), "cuda"], ES_TILE="2", ASAN_OPTIONS="detect_leaks=0")
     assert found == best
+    tally.add("cuda", "hashes that equal the CPU's, under sanitizers", len(best))
 
 
 WRONG = """

@@ -17,6 +17,7 @@ def test_all_that_was_tried_is_told_in_numbers() -> None:
         "seed": Counter({"simulation": 500, "storage": 20}),
         "fault": Counter({"an answer lost": 3, "SIGKILL of a worker": 40}),
         "planted": Counter({"no fencing": 1}),
+        "cuda": Counter({"hashes": 300, "in the code of sm_75": 20}),
     }
     assert closing({"passed": 7, "failed": 0, "skipped": 1}, counts) == [
         "tests: 8 (7 passed, 1 skipped)",
@@ -25,6 +26,7 @@ def test_all_that_was_tried_is_told_in_numbers() -> None:
         "    SIGKILL of a worker 40; an answer lost 3",
         "planted bugs found: 1, of 1 kinds",
         "    no fencing 1",
+        "of CUDA's kernels, without a GPU: 300 hashes; 20 in the code of sm_75",
     ]
 
 
