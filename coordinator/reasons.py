@@ -91,8 +91,9 @@ def waiting_for(
     alive: dict[str, records.WorkerRecord],
     left_out: str,
     quarantined: dict[str, str],
+    policy: str = "",
 ) -> tuple[records.WaitsFor, str]:
-    """What a job without members waits for."""
+    """What a job without members waits for. `policy`: who deals out workers; "": evenly."""
     here = [alive[w] for w in allotted if w in alive]
     refused = [f"{r.name}: {r.refusals[spec.spec]}" for r in alive.values() if spec.spec in r.refusals]
     kept = [f"{r.name}: {why}" for r in alive.values() if (why := quarantined.get(device_of(r)))]
@@ -109,5 +110,7 @@ def waiting_for(
     staying = sum(1 for r in alive.values() if not r.leaving)
     if not staying:
         return "more", f"the {len(alive)} worker(s) here are leaving"
+    if policy and staying >= spec.min_workers:
+        return "more", f"it is not its turn: by policy {policy}, the {staying} worker(s) here serve other jobs first"
     lacking = f"needs {spec.min_workers} free worker(s); the {staying} here serve other jobs or are too few"
     return "more", lacking

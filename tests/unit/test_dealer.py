@@ -9,7 +9,7 @@ from easyscale.coordinator import records
 from easyscale.coordinator.keys import rates as rates_key
 from easyscale.coordinator.scheduling.market import Market
 from easyscale.coordinator.scheduling.policies import named
-from pictures import SOON, SPEC, Story
+from pictures import SOON, SPEC, Story, status_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -82,6 +82,16 @@ def test_a_job_of_higher_priority_has_all_that_it_can_use() -> None:
     story.decide()
     assert len(assigned(story, "urgent")) == 1
     assert len(assigned(story)) == 1
+
+
+def test_who_has_to_wait_says_why() -> None:
+    story = told(steps=10)
+    story.job("urgent", spec=OTHER, priority=1)
+    story.worker("a", "idle", None)
+    story.decide()
+    assert status_of(story).waits_for == "more"
+    why = "it is not its turn: by policy easyscale, the 1 worker(s) here serve other jobs first"
+    assert status_of(story).reason == why
 
 
 def test_each_kind_goes_to_the_job_for_which_it_makes_a_difference() -> None:
