@@ -31,6 +31,8 @@ NOTICED_SECONDS = 5.0
 CALM_SECONDS = 35.0
 DEPARTURE_SECONDS = 60.0
 SHOWN_LINES = 200
+TWO_JOBS = 0.15
+"""Share of the seeds that have two."""
 
 
 KINDS = [
@@ -74,7 +76,7 @@ def set_up(world: World) -> str:
     """Jobs and machines. Returns what is special about this seed."""
     rng = world.rng
     kind = rng.choice(KINDS)
-    for number in range(2 if rng.random() < 0.15 else 1):
+    for number in range(2 if rng.random() < TWO_JOBS else 1):
         ests, steps = rng.randint(1, 9), rng.randint(12, 45)
         if kind == "loss":
             ests, steps = rng.randint(2, 9), steps + 30
