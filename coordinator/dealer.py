@@ -59,7 +59,7 @@ class Dealer:
         guess = _guess(jobs)
         seen = [self._job(job, guess, pool, alive, assigned) for job in jobs]
         able = [job for job in seen if job.shape.rates.paces]
-        about = (sorted(pool.items()), [(job.name, job.shape, job.priority) for job in able])
+        about = (sorted(pool.items()), [(job.name, job.shape, job.priority, job.tenant) for job in able])
         waits = any(self._plan.get(job.name, NOTHING) == NOTHING for job in able)
         due = now >= self._asked + self.policy.every and (waits or not self.policy.at_once)
         if due or (about != self._asked_about and self.policy.at_once):
@@ -109,6 +109,7 @@ class Dealer:
             shape=shape,
             left=float(max(1, spec.steps - done)),
             priority=spec.priority,
+            tenant=spec.tenant,
             arrived=self._seen[job.name],
             ran=self._ran.get(job.name, 0.0),
             given=devices(mine),

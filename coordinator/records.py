@@ -136,6 +136,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     min_workers: int = 1
     max_workers: int | None = None
     priority: int = 0
+    tenant: str = ""
     numerics: str = "native"
     retries: Retry = Retry()
     submitted: float = 0.0

@@ -71,6 +71,7 @@ class Settings(TypedDict, total=False):
     min_workers: int
     max_workers: int | None
     priority: int
+    tenant: str
     retries: Retries | dict[str, int]
 
 

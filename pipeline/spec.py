@@ -24,6 +24,7 @@ OPERATIONAL = frozenset(
         "min_workers",
         "max_workers",
         "priority",
+        "tenant",
         "retries",
         "loaders",
         "evaluate_every",
@@ -120,6 +121,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         loaders: loader processes per runner; never reaches the bits.
         min_workers, max_workers: bounds on the number of workers; None: as many as there are ESTs.
         priority: higher runs first.
+        tenant: whose it is: a policy that looks at it (`easyscale coordinator --policy easyscale`) gives each the same
+            share.
         retries: see `Retries`.
     """
 
@@ -156,6 +159,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     min_workers: int = 1
     max_workers: int | None = None
     priority: int = 0
+    tenant: str = ""
     retries: Retries = Retries()
 
     @property
@@ -223,6 +227,10 @@ def check(spec: JobSpec) -> JobSpec:
         raise SpecError(
             f"job name {shown(spec.name)} cannot be used",
             "use 1 to 100 letters, digits, dots, underscores or hyphens (ASCII), beginning with a letter or digit",
+        )
+    if spec.tenant and not NAME_PATTERN.fullmatch(spec.tenant):
+        raise SpecError(
+            f"job {spec.name!r}: tenant {shown(spec.tenant)} cannot be used", "it must be like the name of a job"
         )
     for field, (least, most) in BOUNDS.items():
         value = getattr(spec, field)

@@ -1,6 +1,6 @@
 """What a scheduler knows of a job: how fast it is on which devices, what it needs, what it has. Immutable.
 
-Devices are counted by kind here; which device it is that a job gets is decided afterwards (`placement.py`).
+Devices are counted by kind here; which device it is that a job gets is decided afterwards (`allotment.py`).
 """
 
 from __future__ import annotations
@@ -9,14 +9,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from ..split import UNLIMITED, Pace, split
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
 
 Devices = tuple[tuple[str, int], ...]
 """How many devices of which kind: sorted by kind, without zeros."""
@@ -115,12 +111,6 @@ class Job:
     arrived: float = 0.0
     ran: float = 0.0
     given: Devices = field(default=NOTHING)
-
-    def given_of(self, kinds: Sequence[str]) -> NDArray[np.int64]:
-        """How many devices it has of each of these kinds; more than anybody has if it has others, too."""
-        counts = dict(self.given)
-        known = sum(counts.get(kind, 0) for kind in kinds) == total(self.given)
-        return np.array([counts.get(kind, 0) if known else 1 << 40 for kind in kinds], dtype=np.int64)
 
     def seconds(self, given: Devices) -> float:
         """Until it is done on these devices; infinite if they cannot run it."""

@@ -157,11 +157,11 @@ class Market:
                 continue
             if job.given in sheet.place:
                 kept.append(first[-1] + 1 + sheet.place[job.given])
-            elif (job.given_of(kinds) <= free).all():
+            elif (_counted(job.given, kinds) <= free).all():
                 kept.append(len(given))
                 given.append(job.given)
                 seconds.append(np.array([job.shape.step_seconds(job.given)]))
-                usages.append(job.given_of(kinds)[None])
+                usages.append(_counted(job.given, kinds)[None])
         table = Table(np.concatenate(seconds), np.concatenate(usages), np.array(first))
         return replace(table, value=self._worth(jobs, kinds, table, np.array(kept, dtype=np.int64))), given
 
@@ -181,3 +181,10 @@ class Market:
         worth = np.where(has > 0, changed, 1 / (left + self._costs.start))
         worth[kept] = (1 + self._stay) / left[kept]
         return worth
+
+
+def _counted(given: Devices, kinds: Sequence[str]) -> NDArray[np.int64]:
+    """How many of each of these kinds; more than anybody has if there are others among them."""
+    counts = dict(given)
+    known = sum(counts.get(kind, 0) for kind in kinds) == total(given)
+    return np.array([counts.get(kind, 0) if known else 1 << 40 for kind in kinds], dtype=np.int64)

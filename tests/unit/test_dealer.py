@@ -84,6 +84,16 @@ def test_a_job_of_higher_priority_has_all_that_it_can_use() -> None:
     assert len(assigned(story)) == 1
 
 
+def test_tenants_have_the_same_share() -> None:
+    story = told(ests=4, steps=100_000, tenant="patient")
+    for place in range(4):
+        story.job(f"short{place}", spec=OTHER, ests=4, steps=100, tenant="busy")
+    for worker in "abcd":
+        story.worker(worker, "idle", None)
+    story.decide()
+    assert len(assigned(story)) == 2
+
+
 def test_who_has_to_wait_says_why() -> None:
     story = told(steps=10)
     story.job("urgent", spec=OTHER, priority=1)

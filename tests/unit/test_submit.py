@@ -143,8 +143,8 @@ def test_a_job_that_ended_early_is_restarted_with_its_purses_refilled(here: Plac
 
 def test_operational_settings_change_without_further_ado(here: Place) -> None:
     here.submit()
-    assert here.submit(priority=3, max_workers=2, commit_every=5, loaders=2) != "created"
-    assert (here.record().priority, here.record().max_workers) == (3, 2)
+    assert here.submit(priority=3, max_workers=2, commit_every=5, loaders=2, tenant="us") != "created"
+    assert (here.record().priority, here.record().max_workers, here.record().tenant) == (3, 2, "us")
     assert JobSpec.decode(get_blob(here.store, here.record().spec)).commit_every == 5
 
 
