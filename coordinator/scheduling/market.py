@@ -20,7 +20,7 @@ import numpy as np
 from .jobs import NOTHING, Devices, Job, total
 from .options import options
 from .policy import Costs
-from .prices import Choice, Table, clear
+from .prices import Choice, Table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -116,7 +116,7 @@ class Market:
         room = (chosen.free * RESERVED).astype(np.int64)
         room = chosen.reserve(self._critical(jobs, best, chosen.free), room, table.value)
         chosen.reserve(starving, room, table.thrift)
-        chosen.settle(clear(table, chosen.free))
+        chosen.settle()
         chosen.improve([job.tenant for job in jobs], fixed=starving)
 
     @staticmethod

@@ -2,7 +2,8 @@
 
 Each job has some rows, of which it takes one; each row has a worth and uses devices of some kinds. Wanted is the choice
 of the greatest worth in all that uses no more than there is: a multiple-choice knapsack in several dimensions. Prices
-(the multipliers of the capacities) solve it but for what does not come out even; the rest is put right row by row.
+(the multipliers of the capacities) solve it but for what does not come out even; the rest is put right row by row. With
+few devices it is solved as it stands.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 OCTAVES, STEPS = 64, 32
 POWERS = np.array([0.0, *2.0 ** (np.arange(-OCTAVES * STEPS, 1) / STEPS)])
 """Prices, of the highest, at which nothing is wanted: STEPS from one to its double."""
+
+EXACT = 1_000_000
+"""Rows, times the numbers of devices that can be left, up to which the best choice of all is looked for."""
 
 PASSES = 4
 """How often all jobs are improved, at most."""
@@ -121,6 +125,35 @@ def _raised(
     return high
 
 
+def exact(table: Table, jobs: Sequence[int], free: NDArray[np.int64]) -> list[int]:
+    """The rows of these jobs that are worth most together.
+
+    Job by job, what can be had with each number of devices of each kind (dynamic programming).
+    """
+    shape = tuple(int(count) + 1 for count in free)
+    best, choices = np.zeros(shape), []
+    for job in jobs:
+        rows = table.rows(job)
+        found, choice = np.full(shape, -np.inf), np.zeros(shape, dtype=np.int64)
+        for row in range(rows.start, rows.stop):
+            usage = table.usage[row].tolist()
+            if any(used >= size for used, size in zip(usage, shape, strict=True)):
+                continue
+            there = tuple(slice(used, None) for used in usage)
+            left = tuple(slice(0, size - used) for used, size in zip(usage, shape, strict=True))
+            worth = best[left] + table.value[row]
+            better = worth > found[there]
+            found[there][better] = worth[better]
+            choice[there][better] = row
+        best = found
+        choices.append(choice)
+    left_over, taken = free.copy(), []
+    for choice in reversed(choices):
+        taken.append(int(choice[tuple(left_over)]))
+        left_over -= table.usage[taken[-1]]
+    return taken[::-1]
+
+
 class Choice:
     """A row for each job; together they fit.
 
@@ -169,19 +202,27 @@ class Choice:
             self._set(job, row)
         return room
 
-    def settle(self, prices: NDArray[np.float64]) -> None:
-        """Each job takes what is best at these prices and still there: first those that gain most by it.
+    def settle(self) -> None:
+        """Choose for all jobs that have nothing: the best there is with few devices, else by prices.
 
-        With few jobs this is tried once more for each of them, which then takes what is worth most to it before all
-        others: at no price would one take a block of devices and leave two others the rest.
+        Each job takes what is best at the prices and still there: first those that gain most by it. With few jobs this
+        is tried once more for each of them, which then takes what is worth most to it before all others: at no price
+        would one take a block of devices and leave two others the rest.
         """
         before = self.rows.copy()
+        jobs = np.flatnonzero(before == self._table.first).tolist()
+        rows = sum(self._table.rows(job).stop - self._table.rows(job).start for job in jobs)
+        if rows * np.prod(self.free + 1.0) <= EXACT:
+            for job, row in zip(jobs, exact(self._table, jobs, self.free), strict=True):
+                self._set(job, row)
+            return
+        prices = clear(self._table, self.free)
         self._settle(prices)
         if len(before) > PAIRS:
             return
         self._improve_alone()
         worth, best = self.worth, self.rows.copy()
-        for job in np.flatnonzero(before == self._table.first).tolist():
+        for job in jobs:
             self._set_all(before)
             self._set(job, self._best(job, self._table.value))
             self._settle(prices)

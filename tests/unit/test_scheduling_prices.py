@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from easyscale.coordinator.scheduling import prices as prices_module
 from easyscale.coordinator.scheduling.market import Market
 from easyscale.coordinator.scheduling.prices import Choice, Table, clear
 from hypothesis import given, settings
@@ -55,7 +56,7 @@ def table_of(capacity: Mapping[str, int], jobs: Sequence[Job]) -> tuple[Table, N
 
 def chosen(table: Table, free: NDArray[np.int64]) -> Choice:
     choice = Choice(table, free.copy())
-    choice.settle(clear(table, free))
+    choice.settle()
     choice.improve()
     return choice
 
@@ -68,8 +69,15 @@ def seeded(seed: int) -> tuple[Table, NDArray[np.int64]]:
 # ---- near the optimum
 
 
-def test_choices_are_within_3_percent_of_the_optimum_on_each_of_200_clusters() -> None:
+def test_on_small_clusters_choices_are_the_best() -> None:
+    shares = [chosen(*seeded(seed)).worth / optimum(*seeded(seed)) for seed in range(200)]
+    assert min(shares) >= 1 - 1e-3, "which is what HiGHS allows itself"
+    assert max(shares) <= 1 + 1e-3
+
+
+def test_by_prices_they_are_within_3_percent_of_it_on_each_of_200_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 2,800 others, 23 are not; the worst is at 0.88."""
+    monkeypatch.setattr(prices_module, "EXACT", 0)
     shares = [chosen(*seeded(seed)).worth / optimum(*seeded(seed)) for seed in range(200)]
     figures = f"mean {np.mean(shares):.4f}, worst {min(shares):.4f} of the optimum, on seed {np.argmin(shares)}"
     print(figures)
@@ -103,12 +111,11 @@ def test_the_optimum_is_not_easily_reached() -> None:
 
 @given(seed=st.integers(0, 400), more=st.integers(0, 2))
 @settings(max_examples=100)
-def test_one_more_device_costs_no_more_than_3_percent(seed: int, more: int) -> None:
-    """The optimum cannot fall; what is found may, by what it may miss of it."""
+def test_one_more_device_costs_nothing(seed: int, more: int) -> None:
     capacity, jobs = from_seed(seed)
     kind = list(capacity)[more % len(capacity)]
     before, after = table_of(capacity, jobs), table_of(capacity | {kind: capacity[kind] + 1}, jobs)
-    assert chosen(*after).worth >= SHARE * chosen(*before).worth
+    assert chosen(*after).worth >= chosen(*before).worth * (1 - 1e-9)
 
 
 # ---- prices
@@ -150,7 +157,7 @@ def test_any_choice_fits_and_counts_what_it_leaves(made: tuple[Table, NDArray[np
     left = free.copy()
     choice = Choice(table, left)
     choice.reserve(range(len(table.first)), free // 2, table.thrift)
-    choice.settle(clear(table, free))
+    choice.settle()
     choice.improve(fixed=[0])
     assert (left == free - table.usage[choice.rows].sum(axis=0)).all()
     assert (left >= 0).all()
