@@ -211,6 +211,8 @@ class Choice:
         """
         before = self.rows.copy()
         jobs = np.flatnonzero(before == self._table.first).tolist()
+        if not jobs:
+            return
         rows = sum(self._table.rows(job).stop - self._table.rows(job).start for job in jobs)
         if rows * np.prod(self.free + 1.0) <= EXACT:
             for job, row in zip(jobs, exact(self._table, jobs, self.free), strict=True):

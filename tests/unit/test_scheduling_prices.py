@@ -150,6 +150,15 @@ def wanted(table: Table, prices: NDArray[np.float64], kind: int) -> int:
     return result
 
 
+def test_where_nobody_has_nothing_nothing_is_looked_for() -> None:
+    """Also with so many devices that what can be left of them could not be counted up."""
+    table = Table(np.array([0.0, 1.0]), np.array([[0] * 6, [1] + [0] * 5]), np.array([0]))
+    choice = Choice(table, np.full(6, 10_000))
+    choice.reserve([0], np.full(6, 10_000), table.value)
+    choice.settle()
+    assert choice.rows.tolist() == [1]
+
+
 @given(made=tables())
 @settings(max_examples=100)
 def test_any_choice_fits_and_counts_what_it_leaves(made: tuple[Table, NDArray[np.int64]]) -> None:
