@@ -23,9 +23,9 @@ def test_ranges_follow_a_slow_worker_whoever_coordinates(cluster: Cluster, refer
         cluster.worker(name, "--slowdown", factor)
     with cluster.slowly():
         cluster.submit(JOBS / "small.py")
-        cluster.until("small", lambda now: len(now.workers) == 2)
+        first = cluster.until("small", lambda now: len(now.workers) == 2).generation  # one may have begun alone
         assert lengths(cluster) == {"fast": 2, "slow": 2}
-        cluster.until("small", lambda now: now.generation == 2)
+        cluster.until("small", lambda now: now.generation > first)
         assert lengths(cluster) == {"fast": 3, "slow": 1}
         plan = cluster.view("small").plan
         assert plan is not None
@@ -37,5 +37,5 @@ def test_ranges_follow_a_slow_worker_whoever_coordinates(cluster: Cluster, refer
         cluster.until_true(lambda: cluster.leader() not in (None, leader))
         cluster.until_step("small", cluster.reached("small") + 3)
     done = cluster.result("small")
-    assert {line["generation"] for line in cluster.told("runner.generation")} == {1, 2}, "the successor knows why"
+    assert max(line["generation"] for line in cluster.told("runner.generation")) == first + 1, "the successor knows why"
     reference.assert_same(cluster, done.manifest, done.state_digest)
