@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import accumulate
-from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
 from . import records, split, throughput
@@ -55,7 +54,7 @@ def paces_of(rates: records.Rates | None, workers: Sequence[str], alive: Alive) 
     there = [rates.kinds[kind] for kind in sorted(kinds) if kind in rates.kinds]
     if not there:
         return None
-    mean = records.Rate(fmean(rate.est for rate in there), fmean(rate.fixed for rate in there))
+    mean = throughput.mean_rate(there)
     found = {worker: rates.kinds.get(throughput.kind_of(alive[worker]), mean) for worker in workers}
     return {w: Pace(rate.est * rates.factors.get(w, 1.0), rate.fixed) for w, rate in found.items()}
 
@@ -106,7 +105,7 @@ class Model:
         """
         order = sorted(workers, key=lambda worker: self.paces[worker].est)[: self.ests]
         most, least = len(order), max(self.least, 1)
-        sizes = {int(key.rpartition(" ")[2]) for key in self.exchange}
+        sizes = {throughput.exchange_of(key)[1] for key in self.exchange}
         tops = sorted({most, least, *(size - 1 for size in sizes | {2} if least < size <= most)})
         found = [self.arrange(self._in_order(workers, order[:top])) for top in tops]
         seconds = min(one.seconds for one in found)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from statistics import fmean, median
+from statistics import median
 from typing import TYPE_CHECKING
 
 from . import quarantine, records, throughput
@@ -89,11 +89,7 @@ class Dealer:
         spec, rates = job.record, throughput.known(job)
         models = {pool[w]: throughput.kind_of(alive[w]) for w in pool if willing(alive[w], job)}
         known = rates.kinds if rates is not None else {}
-        mean = guess
-        if known:
-            mean = records.Rate(
-                fmean(rate.est for rate in known.values()), fmean(rate.fixed for rate in known.values())
-            )
+        mean = throughput.mean_rate(known.values()) if known else guess
         paces = {kind: known.get(model, mean) for kind, model in models.items()}
         shape = Shape(
             rates=Rates(tuple(sorted((k, Pace(r.est, r.fixed)) for k, r in paces.items())), _exchange(rates)),
@@ -124,7 +120,7 @@ def _guess(jobs: Sequence[JobView]) -> records.Rate:
 
 def _exchange(rates: records.Rates | None) -> float:
     """See `scheduling.jobs.Rates`."""
-    sizes = [(int(key.rpartition(" ")[2]), seconds) for key, seconds in (rates.exchange if rates else {}).items()]
+    sizes = [(throughput.exchange_of(key)[1], seconds) for key, seconds in (rates.exchange if rates else {}).items()]
     found = [seconds * size / (size - 1) for size, seconds in sizes if size > 1]
     return median(found) if found else 0.0
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from math import exp, isfinite, log, sqrt
-from statistics import median, median_low
+from statistics import fmean, median, median_low
 from typing import TYPE_CHECKING
 
 from . import keys, records
@@ -335,6 +335,18 @@ def exchange_key(lane: str, size: int) -> str:
     return f"{lane} {size}"
 
 
+def exchange_of(key: str) -> tuple[str, int]:
+    """The lane and the number of members that it is of."""
+    lane, _, size = key.rpartition(" ")
+    return lane, int(size)
+
+
+def mean_rate(rates: Iterable[records.Rate]) -> records.Rate:
+    """How fast an unknown kind is thought to be, by those that are known: at least one."""
+    known = list(rates)
+    return records.Rate(fmean(rate.est for rate in known), fmean(rate.fixed for rate in known))
+
+
 def _short(seconds: float) -> float:
     """What is worth writing down."""
     return float(f"{seconds:.4g}")
@@ -344,7 +356,7 @@ def _bounded(rates: records.Rates, alive: Alive) -> records.Rates:
     """Not more than fits: kinds that are here first, sizes as few as are left, the factors furthest from 1."""
     here = {kind_of(record) for record in alive.values()}
     kinds = sorted(rates.kinds.items(), key=lambda item: (item[0] not in here, item[0]))[:MOST_KINDS]
-    sizes = sorted(rates.exchange.items(), key=lambda item: int(item[0].rpartition(" ")[2]))
+    sizes = sorted(rates.exchange.items(), key=lambda item: exchange_of(item[0])[1])
     step = max(1, -(-len(sizes) // MOST_EXCHANGES))
     factors = sorted(rates.factors.items(), key=lambda item: (-abs(log(item[1])), item[0]))[:MOST_FACTORS]
     return records.Rates(

@@ -119,7 +119,7 @@ def lines(job: views.JobView, workers: Workers) -> list[tuple[str, str]]:
     for kind, rate in rates.kinds.items() if rates else ():
         found.append(("rate", f"{kind}: {1 / rate.est:.4g} ESTs/s, and {_ms(rate.fixed)} a step besides"))
     for key, seconds in sorted(rates.exchange.items()) if rates else ():
-        lane, _, size = key.rpartition(" ")
+        lane, size = throughput.exchange_of(key)
         found.append(("rate", f"exchange of {size} ({lane}): {_ms(seconds)}"))
     found += [("rate", f"{worker} is {straggling(factor)}") for worker, factor in _factors(job).items()]
     if job.members:
