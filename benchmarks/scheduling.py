@@ -26,6 +26,7 @@ from easyscale.coordinator.scheduling.rigid import Fifo
 from easyscale.coordinator.simulator import clusters, traces
 from easyscale.coordinator.simulator.engine import Simulation
 from easyscale.coordinator.simulator.figures import Figures, figures
+from easyscale.coordinator.simulator.submissions import fits
 from easyscale.coordinator.simulator.throughputs import Throughputs
 
 if TYPE_CHECKING:
@@ -49,11 +50,6 @@ class OneAtATime(Fifo):
         return dict(list(super().plan(capacity, sorted(jobs, key=lambda job: job.arrived)[:1], now).items())[:1])
 
 
-def times(costs: Costs, factor: float) -> Costs:
-    """All of them so many times as long."""
-    return Costs(costs.start * factor, costs.stop * factor, costs.join * factor, costs.change * factor)
-
-
 def simulate(
     devices: Mapping[str, int], jobs: Sequence[Submission], policy: Policy, costs: Costs | None = None, **more
 ) -> Figures:
@@ -68,11 +64,7 @@ def fitting(jobs: Sequence[Submission], devices: Mapping[str, int], faster: floa
     return [
         replace(job, at=job.at / faster, tenant="")  # the others know no tenants
         for job in jobs
-        if any(
-            job.shape.step_seconds(((kind, job.shape.ests),)) < float("inf")
-            for kind, there in devices.items()
-            if there >= job.shape.ests
-        )
+        if fits(job.shape, devices, rigid=True)
     ]
 
 
@@ -124,7 +116,7 @@ def traces_(folder: Path) -> None:
     for faster in (1, 3, 6, 1000):
         load = f"arriving {faster} times as fast" if faster < 1000 else "all at once"
         compare(f"Gavel's trace, {load}", MIXED, fitting(gavel, MIXED, faster))
-    compare("The same, 3 times as fast, costs times ten", MIXED, fitting(gavel, MIXED, 3), times(Costs(), 10))
+    compare("The same, 3 times as fast, costs times ten", MIXED, fitting(gavel, MIXED, 3), Costs().times(10))
     for seed in (0, 1):
         philly = traces.jobs(folder / "philly.csv", rates, seed=seed)[:1000]
         compare(f"Philly, ten times slower, seed {seed}", MIXED, fitting(philly, MIXED, 0.1))

@@ -67,8 +67,7 @@ def simulate(
         found = traces.jobs(trace, rates, seed=seed, mixes=not one_kind, skip=skip_broken)[:jobs]
     found, left_out = _fit(found, devices, faster, rigid=any(one.rigid for one in policies))
     taken: list[Reclaim] = traces.reclaims(reclaim, devices, skip=skip_broken) if reclaim is not None else []
-    times = Costs()
-    costs = Costs(times.start * charge, times.stop * charge, times.join * charge, times.change * charge)
+    costs = Costs().times(charge)
     until = hours * 3600 if hours is not None else float("inf")
     outcomes = {one.name: Simulation(devices, found, one, costs, reclaims=taken, until=until).run() for one in policies}
     results = [figures(name, outcome, devices) for name, outcome in outcomes.items()]
@@ -89,15 +88,9 @@ def _fit(
     jobs: list[Submission], devices: dict[str, int], faster: float, *, rigid: bool
 ) -> tuple[list[Submission], int]:
     """Jobs that this cluster can run, and how many it cannot. Rigid policies need all of a job's devices at once."""
-    fit = [
-        replace(job, at=job.at / faster)
-        for job in jobs
-        if any(
-            job.shape.step_seconds(((kind, job.shape.ests if rigid else min(there, job.shape.ests)),)) < float("inf")
-            for kind, there in devices.items()
-            if not rigid or there >= job.shape.ests
-        )
-    ]
+    from ..coordinator.simulator.submissions import fits
+
+    fit = [replace(job, at=job.at / faster) for job in jobs if fits(job.shape, devices, rigid=rigid)]
     if not fit:
         raise UserError(
             f"none of the {len(jobs)} job(s) can run on {_words(devices)}", "give it more devices, or other kinds"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..scheduling.jobs import NOTHING, total
 from .progress import Running
-from .submissions import Reclaim, Submission
+from .submissions import Reclaim, Submission, fits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -135,9 +135,7 @@ class Simulation:
 
     def _arrive(self, it: Submission) -> bool:
         self._coming -= 1
-        best = tuple(sorted((kind, min(number, it.shape.most)) for kind, number in self._devices.items() if number))
-        alone = [(one,) for one in best]
-        if all(it.shape.step_seconds(given) == float("inf") for given in alone):
+        if not fits(it.shape, self._devices, rigid=False):
             self.outcome.refused.append(it.name)
             return False
         running = self._active[it.name] = Running(it, it.steps, self._now)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ..scheduling.jobs import Shape
 
 
@@ -23,6 +25,15 @@ class Submission:
     steps: float
     tenant: str = ""
     priority: int = 0
+
+
+def fits(shape: Shape, devices: Mapping[str, int], *, rigid: bool) -> bool:
+    """Whether a job can run on a cluster: on devices of one kind; `rigid`: on as many as it has ESTs."""
+    counts = {kind: shape.ests if rigid else min(there, shape.most) for kind, there in devices.items()}
+    return any(
+        counts[kind] <= there and shape.step_seconds(((kind, counts[kind]),)) < float("inf")
+        for kind, there in devices.items()
+    )
 
 
 @dataclass(frozen=True, slots=True)
