@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -131,15 +132,13 @@ def lines(job: views.JobView, workers: Workers) -> list[tuple[str, str]]:
 
 def _gains(job: views.JobView, workers: Workers) -> list[str]:
     """What one more device of each kind would bring."""
-    rates, mine = throughput.known(job), [member.worker for member in job.members]
-    paces = _paces(job, mine, workers)
-    if rates is None or not mine or len(paces) < len(mine) or job.plan is None or job.spec is None:
+    rates, model = throughput.known(job), _model(job, workers)
+    if rates is None or model is None:
         return []
-    lane, ests, found = job.plan.value.lane, job.spec.value.ests, []
+    found, now = [], model.seconds(job.members)
     for kind, rate in rates.kinds.items():
-        more = {**paces, NEWCOMER: Pace(rate.est, rate.fixed)}
-        model = arrangement.Model(ests, 1, more, rates.exchange, lambda _: lane, {})
-        now, then = model.seconds(job.members), model.grow(mine, [NEWCOMER])
+        larger = replace(model, paces={**model.paces, NEWCOMER: Pace(rate.est, rate.fixed)})
+        then = larger.grow([member.worker for member in job.members], [NEWCOMER])
         if NEWCOMER in then.workers:
             found.append(f"with one more {kind}, a step should take {_ms(then.seconds)} instead of {_ms(now)}")
         else:
@@ -147,19 +146,26 @@ def _gains(job: views.JobView, workers: Workers) -> list[str]:
     return found
 
 
+def _model(job: views.JobView, workers: Workers) -> arrangement.Model | None:
+    """What a step of the job takes on its members; None if it has none, or their speed is not known."""
+    rates, mine = throughput.known(job), [member.worker for member in job.members]
+    paces = _paces(job, mine, workers)
+    if rates is None or not mine or len(paces) < len(mine) or job.plan is None or job.spec is None:
+        return None
+    lane = job.plan.value.lane
+    return arrangement.Model(job.spec.value.ests, 1, paces, rates.exchange, lambda _: lane, {})
+
+
 def _why(job: views.JobView, workers: Workers) -> str:
-    rates, members = throughput.known(job), job.members
-    paces = _paces(job, [member.worker for member in members], workers)
-    if rates is None or len(paces) < len(members) or job.plan is None or job.spec is None:
+    model, members = _model(job, workers), job.members
+    if model is None:
         return "even, as long as speeds are not known"
     if len(members) == 1:
         return "it is alone"
-    lane, ests = job.plan.value.lane, job.spec.value.ests
-    model = arrangement.Model(ests, 1, paces, rates.exchange, lambda _: lane, {})
-    even = -(-ests // len(members))
-    slowest = max(pace.seconds(even) for pace in paces.values())
+    even = -(-model.ests // len(members))
+    slowest = max(pace.seconds(even) for pace in model.paces.values())
     now = model.seconds(members)
-    others = slowest + now - max(paces[m.worker].seconds(m.last - m.first) for m in members)
+    others = slowest + now - max(model.paces[m.worker].seconds(m.last - m.first) for m in members)
     if others <= now * (1 + arrangement.EQUAL):
         return f"even, since these are about as fast; a step should take {_ms(now)}"
     return f"by speed; a step should take {_ms(now)}, with even ones {_ms(others)}"
