@@ -73,8 +73,8 @@ class Shape:
 
     rates: Rates
     ests: int
-    least: int = 1
-    most: int = 0
+    least: int
+    most: int
     mixes: bool = True
 
     def step_seconds(self, given: Devices) -> float:

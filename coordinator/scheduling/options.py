@@ -34,14 +34,13 @@ class Sheet:
     """The sets worth having, the fastest first.
 
     Args:
-        given: the sets. seconds: of a step on each. usage: devices by kind, a row for each set. sizes: devices in all.
+        given: the sets. seconds: of a step on each. usage: devices by kind, a row for each set.
         place: of a set among them.
     """
 
     given: tuple[Devices, ...]
     seconds: NDArray[np.float64]
     usage: NDArray[np.int64]
-    sizes: NDArray[np.int64]
     place: dict[Devices, int]
 
 
@@ -74,7 +73,7 @@ def _sheet(shape: Shape, kinds: tuple[str, ...], numbers: tuple[int, ...]) -> Sh
     usage = np.array([[dict(given).get(kind, 0) for kind in kinds] for given in kept], dtype=np.int64)
     usage = usage.reshape(len(kept), len(kinds))
     seconds = np.array([found[given] for given in kept])
-    return Sheet(tuple(kept), seconds, usage, usage.sum(axis=1), {given: i for i, given in enumerate(kept)})
+    return Sheet(tuple(kept), seconds, usage, {given: i for i, given in enumerate(kept)})
 
 
 def _weight(shape: Shape, given: Devices) -> float:

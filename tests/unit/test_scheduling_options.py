@@ -49,7 +49,7 @@ def test_a_sheet_says_the_same_of_each_set_everywhere(of: Shape, there: dict[str
     for row, has in enumerate(sheet.given):
         assert sheet.seconds[row] == of.step_seconds(has) < float("inf")
         assert dict(has) == {kind: n for kind, n in zip(kinds, sheet.usage[row].tolist(), strict=True) if n}
-        assert sheet.sizes[row] == total(has)
+        assert sheet.usage[row].sum() == total(has)
         assert sheet.place[has] == row
         assert within(has, devices(there)), "no more than there are"
     assert len(sheet.place) == len(sheet.given) <= MOST + 2 * len(kinds)
