@@ -38,7 +38,7 @@ def read(
         UserError: the file cannot be read or is of another kind, or a line is broken.
     """
     found, broken = [], 0
-    with _opened(path) as lines:
+    with opened(path) as lines:
         reader = csv.reader(lines, delimiter=delimiter)
         if header and not delimiter.join(next(reader, [])).startswith(header):
             raise UserError(f"{path} does not begin with {header!r}: it is another kind of file")
@@ -64,12 +64,17 @@ def read(
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Iterator[str]]:
+def opened(path: Path) -> Iterator[Iterator[str]]:
+    """The lines of a file, whatever is in it.
+
+    Raises:
+        UserError: it cannot be read.
+    """
     try:
         with path.open(newline="", encoding="utf-8", errors="replace") as file:
             yield (line.replace("\0", "?") for line in file)
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+        raise UserError(f"{path} cannot be read: {error.strerror}", "name a file that you may read") from error
 
 
 def number(text: str, what: str, *, above: float | None = None) -> float:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import UserError
 from ..scheduling.jobs import Rates
+from .lines import opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -42,10 +43,10 @@ class Throughputs:
         Raises:
             UserError: it cannot be read, or has a rate that is none.
         """
+        with opened(path) as lines:
+            text = "".join(lines)
         try:
-            found = _parse(json.loads(path.read_text()))
-        except OSError as error:
-            raise UserError(f"{path} cannot be read: {error.strerror}") from error
+            found = _parse(json.loads(text))
         except (ValueError, KeyError, TypeError, AttributeError, SyntaxError) as error:
             raise UserError(f"{path} is no table of throughputs as Gavel has them: {error}") from error
         models = {model: rates for model, by_kind in found.items() if (rates := _rates(by_kind)).paces}

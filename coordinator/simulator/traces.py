@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import UserError
 from ..scheduling.jobs import Shape
-from .lines import number, read, whole
+from .lines import number, opened, read, whole
 from .submissions import Reclaim, Submission
 
 if TYPE_CHECKING:
@@ -41,11 +41,8 @@ def jobs(
     Raises:
         UserError: it cannot be read.
     """
-    try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            first = file.readline()
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+    with opened(path) as lines:
+        first = next(lines, "")
     random = Random(seed)  # noqa: S311 - to draw models, reproducibly
     if first.startswith(PHILLY):
         found = _philly(path, throughputs, random, mixes, skip)

@@ -87,7 +87,7 @@ def test_files_that_are_not_there_are_named(tmp_path: Path, table: Throughputs) 
         lambda path: jobs(path, table),
         lambda path: reclaims(path, {"v100": 1}),
     ):
-        with pytest.raises(UserError, match=r"nowhere cannot be read: No such file"):
+        with pytest.raises(UserError, match=r"nowhere cannot be read: No such file.*\n.*a file that you may read"):
             call(tmp_path / "nowhere")
 
 
