@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from . import keys, ranges
-from .dealer import kinds, willing
 from .kv import Compare, Delete, Put, absent, unchanged
 from .transactions import Txn
+from .willing import kinds, willing
 
 if TYPE_CHECKING:
     from . import records

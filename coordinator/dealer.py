@@ -1,8 +1,5 @@
 """Asks a policy which devices each job should have: what the coordinator sees, in a policy's words, and back. Pure but
 for what it remembers: since when it has seen a job, for how long jobs have had workers, and the last plan.
-
-A policy counts devices by kind. Here a kind is a model of device, and who of the jobs may use it: a worker that serves
-one job only, or that a job keeps away from, is of another kind than its like.
 """
 
 from __future__ import annotations
@@ -12,9 +9,10 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING
 
-from . import quarantine, records, throughput
+from . import records, throughput
 from .scheduling.jobs import NOTHING, Job, Rates, Shape, devices
 from .split import Pace
+from .willing import willing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,12 +58,23 @@ class Dealer:
         seen = [self._job(job, guess, pool, alive, assigned) for job in jobs]
         able = [job for job in seen if job.shape.rates.paces]
         about = (sorted(pool.items()), [(job.name, job.shape, job.priority, job.tenant) for job in able])
-        waits = any(self._plan.get(job.name, NOTHING) == NOTHING for job in able)
-        due = now >= self._asked + self.policy.every and (waits or not self.policy.at_once)
-        if due or (about != self._asked_about and self.policy.at_once):
+        changed = about != self._asked_about and (self.policy.at_once or self._short(pool))
+        if changed or self._due(able, now):
             self._plan = self.policy.plan(Counter(pool.values()), able, now)
             self._asked, self._asked_about = now, about
         return {job.name: Counter(dict(self._plan.get(job.name, NOTHING))) for job in jobs}
+
+    def _short(self, pool: Mapping[str, str]) -> bool:
+        """Whether devices that were dealt out are not there any more, or not of that kind."""
+        dealt = Counter[str]()
+        for given in self._plan.values():
+            dealt.update(dict(given))
+        return not dealt <= Counter(pool.values())
+
+    def _due(self, able: Sequence[Job], now: float) -> bool:
+        """Whether the policy is to be asked again for the time that has passed."""
+        waits = any(self._plan.get(job.name, NOTHING) == NOTHING for job in able)
+        return now >= self._asked + self.policy.every and (waits or not self.policy.at_once)
 
     def _remember(self, jobs: Sequence[JobView], now: float) -> None:
         names = {job.name for job in jobs}
@@ -97,6 +106,7 @@ class Dealer:
             least=spec.min_workers,
             most=min(spec.ests, spec.max_workers or spec.ests),
             mixes=spec.numerics == "exact",
+            classes=tuple(sorted((kind, model) for kind, model in models.items() if kind != model)),
         )
         mine = Counter(pool[w] for w, entry in assigned.items() if entry.value == job.name and w in pool)
         done = max(job.base[0], job.progress.value.step if job.progress else 0)
@@ -123,22 +133,3 @@ def _exchange(rates: records.Rates | None) -> float:
     sizes = [(throughput.exchange_of(key)[1], seconds) for key, seconds in (rates.exchange if rates else {}).items()]
     found = [seconds * size / (size - 1) for size, seconds in sizes if size > 1]
     return median(found) if found else 0.0
-
-
-def kinds(pool: Sequence[str], jobs: Sequence[JobView], alive: Alive) -> dict[str, str]:
-    """The kind of each worker."""
-    found = {}
-    for worker in pool:
-        would = [job.name for job in jobs if willing(alive[worker], job)]
-        kind = throughput.kind_of(alive[worker])
-        found[worker] = kind if len(would) == len(jobs) else f"{kind} for {', '.join(sorted(would)) or 'nobody'}"
-    return found
-
-
-def willing(record: records.WorkerRecord, job: JobView) -> bool:
-    """Whether a worker would run this job, and may."""
-    return (
-        record.only in (None, job.name)
-        and job.record.spec not in record.refusals
-        and not quarantine.reason(record, job)
-    )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ..split import UNLIMITED, Pace, split
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 Devices = tuple[tuple[str, int], ...]
 """How many devices of which kind: sorted by kind, without zeros."""
@@ -68,7 +68,8 @@ class Shape:
 
     Args:
         ests: logical workers. least, most: devices it can run on, together; `least <= most <= ests`.
-        mixes: its devices may be of several kinds (exact numerics).
+        mixes: its devices may be of several classes (exact numerics).
+        classes: of kinds that are not a class of their own, sorted: devices of one class compute the same bits.
     """
 
     rates: Rates
@@ -76,6 +77,16 @@ class Shape:
     least: int
     most: int
     mixes: bool = True
+    classes: tuple[tuple[str, str], ...] = ()
+
+    def groups(self, kinds: Iterable[str]) -> list[list[str]]:
+        """These kinds, those together of which it may have devices at the same time."""
+        if self.mixes:
+            return [sorted(kinds)]
+        of, found = dict(self.classes), dict[str, list[str]]()
+        for kind in sorted(kinds):
+            found.setdefault(of.get(kind, kind), []).append(kind)
+        return list(found.values())
 
     def step_seconds(self, given: Devices) -> float:
         """Of one step on these devices; infinite if they cannot run the job."""
@@ -87,7 +98,8 @@ def step_seconds(shape: Shape, given: Devices) -> float:
     """See `Shape.step_seconds`."""
     groups = [(pace, count) for kind, count in given if (pace := shape.rates.pace(kind)) is not None]
     count = total(given)
-    if len(groups) < len(given) or not shape.least <= count <= shape.most or (len(groups) > 1 and not shape.mixes):
+    able = len(groups) == len(given) and shape.least <= count <= shape.most
+    if not able or len(shape.groups(kind for kind, _ in given)) > 1:
         return float("inf")
     found = split(shape.ests, groups)
     return float("inf") if found is None else found.seconds + shape.rates.exchange * (count - 1) / count

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -82,17 +83,16 @@ def _weight(shape: Shape, given: Devices) -> float:
 
 
 def _candidates(shape: Shape, there: Mapping[str, int]) -> Iterator[Devices]:
-    paces = [(kind, pace) for kind, pace in shape.rates.paces if there.get(kind)]
-    for kind, _ in paces:
+    paces = {kind: pace for kind, pace in shape.rates.paces if there.get(kind)}
+    for kind in paces:
         for count in _counts(shape.ests):
             if max(count, shape.least) <= there[kind]:
                 yield devices({kind: max(count, shape.least)})
-    if not shape.mixes:
-        return
-    for first, second in ((a, b) for i, a in enumerate(paces) for b in paces[i + 1 :]):
-        for seconds in _levels(shape.ests, first[1], second[1]):
-            yield from _pairs(shape, there, first, second, seconds)
-    yield devices({kind: min(there[kind], shape.ests) for kind, _ in paces})
+    for group in shape.groups(paces):
+        for first, second in combinations([(kind, paces[kind]) for kind in group], 2):
+            for seconds in _levels(shape.ests, first[1], second[1]):
+                yield from _pairs(shape, there, first, second, seconds)
+        yield devices({kind: min(there[kind], shape.ests) for kind in group})
 
 
 @lru_cache(maxsize=1 << 10)

@@ -6,9 +6,10 @@ have nothing get their smallest proposal, in order of arrival; then the best pro
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from .jobs import Devices, Job, by_precedence, devices, take, total
+from .jobs import NOTHING, Devices, Job, by_precedence, devices, take, total
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -57,11 +58,20 @@ def _held(free: dict[str, int], jobs: Sequence[Job]) -> Plan:
 
 
 def _smallest(job: Job, free: Mapping[str, int]) -> Devices:
-    least = job.shape.least
-    ways = [(job.seconds(given), given) for kind, there in free.items() if there >= least
-            and (given := devices({kind: least}))]  # fmt: skip
-    seconds, given = min(ways, default=(float("inf"), ()))
-    return given if seconds < float("inf") else ()
+    """On devices of one kind; of one class, if no kind has enough."""
+    able = [kind for kind, _ in job.shape.rates.paces if free.get(kind, 0) > 0]
+    of_class = replace(job.shape, mixes=False).groups(able)
+    ways = [_first(group, free, job.shape.least) for group in [*([kind] for kind in able), *of_class]]
+    seconds, given = min(((job.seconds(given), given) for given in ways), default=(float("inf"), NOTHING))
+    return given if seconds < float("inf") else NOTHING
+
+
+def _first(kinds: Sequence[str], free: Mapping[str, int], count: int) -> Devices:
+    """So many devices, as many of each of these kinds as there are, or all of them."""
+    counts: dict[str, int] = {}
+    for kind in kinds:
+        counts[kind] = min(free[kind], count - sum(counts.values()))
+    return devices(counts)
 
 
 def _proposals(job: Job, given: Devices, free: Mapping[str, int]) -> Iterator[tuple[float, int, str, str]]:

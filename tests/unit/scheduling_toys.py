@@ -34,9 +34,11 @@ def shape(
     mixes: bool = True,
     exchange: float = 0.0,
     memory: Mapping[str, int] | None = None,
+    classes: Mapping[str, str] | None = None,
 ) -> Shape:
     """Of a job whose EST takes so many seconds on these kinds."""
-    return Shape(Rates.of(est, exchange, memory), ests, least, ests if most is None else most, mixes)
+    named = tuple(sorted((classes or {}).items()))
+    return Shape(Rates.of(est, exchange, memory), ests, least, ests if most is None else most, mixes, named)
 
 
 def job(name: str, est: Mapping[str, float], ests: int = 4, left: float = 1000.0, **more: object) -> Job:
@@ -74,7 +76,7 @@ def faults(capacity: Mapping[str, int], jobs: Sequence[Job], plan: Plan) -> list
             found.append(f"{name}: {given}, but it runs on {of.least} to {of.most}")
         if of.step_seconds(given) == float("inf"):
             found.append(f"{name}: cannot run on {given}")
-        if not of.mixes and len(given) > 1:
+        if not of.mixes and len({dict(of.classes).get(kind, kind) for kind, _ in given}) > 1:
             found.append(f"{name}: does not mix, and has {given}")
     return found
 
@@ -98,6 +100,7 @@ def shapes(draw: st.DrawFn, kinds: Sequence[str] = KINDS, ests: int = 16) -> Sha
         mixes=draw(st.booleans()),
         exchange=draw(st.sampled_from([0.0, 0.05, 1.0])),
         memory=memory,
+        classes=draw(st.sampled_from([{}, {"p100": "v100"}, {"k80": "old", "p100": "old"}])),
     )
 
 

@@ -139,6 +139,22 @@ def test_devices_of_several_kinds_serve_one_job_only_if_its_bits_are_the_same_on
     assert len({here[worker].value.kind for worker in assigned(story)}) == kinds
 
 
+@pytest.mark.parametrize("policy", ["easyscale", "paper"])
+@pytest.mark.parametrize("least", [1, 3])
+def test_a_worker_that_serves_one_job_only_is_of_the_same_class_as_its_like(policy: str, least: int) -> None:
+    story = told(named(policy), ests=3, numerics="native", steps=100_000, min_workers=least)
+    story.job("other", spec=OTHER, ests=1, steps=10, max_workers=1)
+    for worker, only in (("a", "job"), ("b", None), ("c", "job"), ("d", None)):
+        story.worker(worker, "idle", None, only=only)
+    story.decide()
+    for _ in range(14):  # two rounds: in each, a job grows once
+        story.beat()
+        story.decide(10.0)
+    assert len(assigned(story)) == 3
+    if policy == "easyscale":  # the paper's knows nothing better than to take them as they come
+        assert len(assigned(story, "other")) == 1
+
+
 def test_fewer_than_its_least_are_none() -> None:
     story = told(min_workers=3)
     story.worker("a", "idle", None)
@@ -202,4 +218,20 @@ def test_the_papers_policy_looks_once_a_minute() -> None:
     for _ in range(7):
         story.beat()
         story.decide(10.0)
+    assert assigned(story) == {"a", "b"}
+
+
+def test_the_papers_policy_is_asked_at_once_when_what_it_dealt_out_is_not_there() -> None:
+    story = told(named("paper"), ests=2)
+    for worker in "ab":
+        story.worker(worker, "idle", None)
+    story.decide()
+    for _ in range(7):
+        story.beat()
+        story.decide(10.0)
+    assert assigned(story) == {"a", "b"}
+    story.job("other", spec=OTHER)
+    story.worker("a", "idle", None, refusals={OTHER: "it is another device"})  # so it is of another kind than before
+    story.worker("b", "idle", None)
+    story.decide(SOON)
     assert assigned(story) == {"a", "b"}

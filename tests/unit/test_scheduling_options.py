@@ -101,6 +101,10 @@ def test_of_two_unequal_kinds_both_together_are_offered_where_that_is_faster() -
     assert set(offered(slow, {"old": 1, "new": 1})) == {(("new", 1),), (("old", 1),)}, "it would only be waited for"
     alike = shape({"old": 2.0, "new": 1.0}, 6, mixes=False)
     assert set(offered(alike, {"old": 1, "new": 1})) == {(("new", 1),), (("old", 1),)}
+    of_a_class = shape({"mine": 2.0, "new": 1.0, "old": 2.0}, 6, mixes=False, classes={"mine": "old"})
+    found = offered(of_a_class, {"mine": 2, "new": 1, "old": 1})
+    assert found[("mine", 2), ("old", 1)] == 4.0
+    assert not any("new" in dict(given) and len(given) > 1 for given in found)
 
 
 def test_against_all_sets_the_fastest_is_offered_and_of_each_size_one_that_is_nearly_as_fast() -> None:

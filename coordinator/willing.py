@@ -1,0 +1,37 @@
+"""Which workers would run which jobs, and may. Pure.
+
+A policy counts devices by kind. There, a kind is a model of device, and who of the jobs may use it: a worker that
+serves one job only, or that a job keeps away from, is of another kind than its like.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from . import quarantine, throughput
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from . import records
+    from .attempts import Alive
+    from .views import JobView
+
+
+def willing(record: records.WorkerRecord, job: JobView) -> bool:
+    """Whether a worker would run this job, and may."""
+    return (
+        record.only in (None, job.name)
+        and job.record.spec not in record.refusals
+        and not quarantine.reason(record, job)
+    )
+
+
+def kinds(pool: Sequence[str], jobs: Sequence[JobView], alive: Alive) -> dict[str, str]:
+    """The kind of each worker."""
+    found = {}
+    for worker in pool:
+        would = [job.name for job in jobs if willing(alive[worker], job)]
+        kind = throughput.kind_of(alive[worker])
+        found[worker] = kind if len(would) == len(jobs) else f"{kind} for {', '.join(sorted(would)) or 'nobody'}"
+    return found
