@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -31,6 +31,24 @@ PASSES = 4
 
 PAIRS = 24
 """With more jobs than this, they are not improved in pairs: what does not come out even is little then."""
+
+
+class Users(NamedTuple):
+    """The rows that use devices of one kind, and the others.
+
+    Args:
+        rows: that use it; usage: how many each. jobs: whose they are; counts, first: how many rows of each, and where
+            they begin among these.
+        others: rows that do not; others_first: where those of each job begin among them, of which each has some.
+    """
+
+    rows: NDArray[np.int64]
+    usage: NDArray[np.float64]
+    jobs: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    first: NDArray[np.int64]
+    others: NDArray[np.int64]
+    others_first: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -55,6 +73,17 @@ class Table:
     def columns(self) -> NDArray[np.float64]:
         """Devices of each kind, kind after kind in memory; float64 [kinds, rows]."""
         return np.ascontiguousarray(self.usage.T, dtype=np.float64)
+
+    @cached_property
+    def users(self) -> list[Users]:
+        """Of each kind: most rows use few kinds, so what depends on the price of one kind is little."""
+        found = []
+        for column in self.columns:
+            rows, others = np.flatnonzero(column > 0), np.flatnonzero(column == 0)
+            jobs, first, counts = np.unique(self.owner[rows], return_index=True, return_counts=True)
+            others_first = np.searchsorted(self.owner[others], np.arange(len(self.first)))
+            found.append(Users(rows, column[rows], jobs, counts, first, others, others_first))
+        return found
 
     @cached_property
     def thrift(self) -> NDArray[np.float64]:
@@ -96,22 +125,29 @@ def clear(table: Table, free: NDArray[np.int64]) -> NDArray[np.float64]:
             prices = most * POWERS[steps]
             prices[kind] = 0.0
             value = table.value - prices @ table.columns
-            steps[kind] = _raised(table, kind, value, int(free[kind]), most * POWERS, int(steps[kind]))
+            steps[kind] = _raised(table.users[kind], value, int(free[kind]), most * POWERS, int(steps[kind]))
         if np.array_equal(steps, before):
             return most * POWERS[steps]
 
 
-def _raised(
-    table: Table, kind: int, value: NDArray[np.float64], there: int, prices: NDArray[np.float64], low: int
-) -> int:
+def _raised(users: Users, value: NDArray[np.float64], there: int, prices: NDArray[np.float64], low: int) -> int:
     """The first of these prices of a kind, from `low`, at which no more of it is wanted than there is."""
-    usage, owner = table.columns[kind], table.owner
+    if not len(users.rows):
+        return low
+    without = np.maximum.reduceat(value[users.others], users.others_first)[users.jobs]
+    utility = value[users.rows] - prices[low] * users.usage
+    wants = np.maximum.reduceat(utility, users.first) > without  # at a higher price nobody else will
+    rows = np.repeat(wants, users.counts)
+    of_users, usage, without, counts = value[users.rows[rows]], users.usage[rows], without[wants], users.counts[wants]
+    if not len(of_users):
+        return low
+    first, owner = np.cumsum(counts) - counts, np.repeat(np.arange(len(counts)), counts)
 
     def enough(step: int) -> bool:
-        utility = value - prices[step] * usage
-        takes = utility >= table.best(utility)[owner]
-        need = np.where(takes, usage, np.inf)  # of rows that are equally good, the one that needs least
-        return bool(np.minimum.reduceat(need, table.first).sum() <= there)
+        utility = of_users - prices[step] * usage
+        best = np.maximum.reduceat(utility, first)
+        need = np.where(utility >= best[owner], usage, np.inf)  # of rows that are equally good, the one with least
+        return bool(np.minimum.reduceat(need, first)[best > without].sum() <= there)
 
     if enough(low):
         return low
