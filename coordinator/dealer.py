@@ -57,7 +57,10 @@ class Dealer:
         guess = _guess(jobs)
         seen = [self._job(job, guess, pool, alive, assigned) for job in jobs]
         able = [job for job in seen if job.shape.rates.paces]
-        about = (sorted(pool.items()), [(job.name, job.shape, job.priority, job.tenant) for job in able])
+        about = (
+            sorted(pool.items()),
+            [(job.name, job.shape, job.priority, job.tenant, job.guaranteed) for job in able],
+        )
         changed = about != self._asked_about and (self.policy.at_once or self._short(pool))
         if changed or self._due(able, now):
             self._plan = self.policy.plan(Counter(pool.values()), able, now)
@@ -119,6 +122,7 @@ class Dealer:
             arrived=self._seen[job.name],
             ran=self._ran.get(job.name, 0.0),
             given=devices(mine),
+            guaranteed=spec.guaranteed_workers,
         )
 
 

@@ -135,6 +135,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     ests: int
     min_workers: int = 1
     max_workers: int | None = None
+    guaranteed_workers: int = 0
     priority: int = 0
     tenant: str = ""
     numerics: str = "native"

@@ -70,6 +70,7 @@ class Settings(TypedDict, total=False):
     loaders: int
     min_workers: int
     max_workers: int | None
+    guaranteed_workers: int
     priority: int
     tenant: str
     retries: Retries | dict[str, int]

@@ -23,6 +23,7 @@ OPERATIONAL = frozenset(
         "commit_seconds",
         "min_workers",
         "max_workers",
+        "guaranteed_workers",
         "priority",
         "tenant",
         "retries",
@@ -63,6 +64,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "loaders": (0, 256),
     "min_workers": (1, MOST_WORKERS),
     "max_workers": (1, MOST_WORKERS),
+    "guaranteed_workers": (0, MOST_WORKERS),
     "priority": (-1_000_000, 1_000_000),
     "samples": (1, 2**62),
 }
@@ -120,6 +122,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         audit_every: steps between audits, in which each worker recomputes one EST of another; 0: never.
         loaders: loader processes per runner; never reaches the bits.
         min_workers, max_workers: bounds on the number of workers; None: as many as there are ESTs.
+        guaranteed_workers: so many are its own before others of its priority have more than is guaranteed to them, and
+            it keeps them (by the policy `easyscale`).
         priority: higher runs first.
         tenant: whose it is: a policy that looks at it (`easyscale coordinator --policy easyscale`) gives each the same
             share.
@@ -158,6 +162,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     loaders: int = 0
     min_workers: int = 1
     max_workers: int | None = None
+    guaranteed_workers: int = 0
     priority: int = 0
     tenant: str = ""
     retries: Retries = Retries()
@@ -284,6 +289,12 @@ def _check_ranges(spec: JobSpec) -> None:
         raise SpecError(
             f"job {spec.name!r}: min_workers {spec.min_workers} is more than its {spec.ests} ESTs",
             "an EST runs on one worker only, so more workers than ests cannot be used",
+        )
+    most = min(spec.ests, spec.max_workers or spec.ests)
+    if spec.guaranteed_workers > most:
+        raise SpecError(
+            f"job {spec.name!r}: guaranteed_workers {spec.guaranteed_workers} is more than the {most} that it may use",
+            "lower it, or raise max_workers (a job uses at most as many workers as it has ESTs)",
         )
     if spec.clip_norm is not None and not 0 < spec.clip_norm < float("inf"):
         raise SpecError(f"job {spec.name!r}: clip_norm is {spec.clip_norm}", "it must be positive and finite")

@@ -190,6 +190,7 @@ def _record(spec: JobSpec, spec_digest: str, code_digest: str) -> records.JobRec
         min_workers=spec.min_workers,
         max_workers=spec.max_workers if spec.ests <= MOST_WORKERS else min(spec.max_workers or spec.ests, MOST_WORKERS),
         priority=spec.priority,
+        guaranteed_workers=spec.guaranteed_workers,
         tenant=spec.tenant,
         numerics=spec.numerics,
         retries=records.Retry(died=spec.retries.died, raised=spec.retries.raised),

@@ -112,7 +112,7 @@ class Job:
     Args:
         left: steps still to be done. priority: higher goes first. tenant: whose it is.
         arrived: when it was submitted, on the clock of `now`. ran: seconds in which it has had devices since then.
-        given: the devices that it has.
+        given: the devices that it has. guaranteed: so many are its own before others of its priority have more.
     """
 
     name: str
@@ -123,6 +123,7 @@ class Job:
     arrived: float = 0.0
     ran: float = 0.0
     given: Devices = field(default=NOTHING)
+    guaranteed: int = 0
 
     def seconds(self, given: Devices) -> float:
         """Until it is done on these devices; infinite if they cannot run it."""

@@ -42,6 +42,10 @@ INFINITE = np.array([float("inf")])
 PATIENCE, TURN = 4 * 3600.0, 3600.0
 """Seconds of waiting after which a job is given something whatever it is worth, and for how long."""
 
+PROMISED, KEPT = 1e3, 1e6
+"""Worth of what is guaranteed to a job, and of it if the job has it already, of the greatest worth of all: whatever
+others would gain, and however many of them."""
+
 RESERVED = 0.1
 """Share of each kind for jobs that go first whatever they are worth: who decides when everything is done, and who has
 waited for long. With more of it most jobs are done later, and the last one no earlier. Rounded down: of few devices
@@ -97,7 +101,7 @@ class Market:
         share = chosen.free // len(tenants)
         within = np.where((table.usage <= share).all(axis=1), table.value, 0.0)
         large = [place for place in self._starving(jobs, table, now) if not table.best(within)[place]][:1]
-        chosen.reserve(large, chosen.free.copy(), table.thrift)  # within a share its turn would not come
+        chosen.reserve(large, self._spare(jobs, table, chosen), table.thrift)  # within a share its turn would not come
         share = chosen.free // len(tenants)
         for tenant in tenants:
             own = [place for place, job in enumerate(jobs) if job.tenant == tenant and place not in large]
@@ -112,12 +116,21 @@ class Market:
         best = table.best(table.value)
         starving = self._starving(jobs, table, now)
         # The turn of one of them comes whatever it needs.
-        chosen.reserve(starving[:1], chosen.free.copy(), table.thrift)
-        room = (chosen.free * RESERVED).astype(np.int64)
+        chosen.reserve(starving[:1], self._spare(jobs, table, chosen), table.thrift)
+        room = np.minimum((chosen.free * RESERVED).astype(np.int64), self._spare(jobs, table, chosen))
         room = chosen.reserve(self._critical(jobs, best, chosen.free), room, table.value)
         chosen.reserve(starving, room, table.thrift)
         chosen.settle()
         chosen.improve([job.tenant for job in jobs], fixed=starving)
+
+    @staticmethod
+    def _spare(jobs: list[Job], table: Table, chosen: Choice) -> NDArray[np.int64]:
+        """What is left, less what is guaranteed to jobs that have nothing yet."""
+        rest = Choice(table, chosen.free.copy())
+        owed = [place for place, job in enumerate(jobs) if job.guaranteed and chosen.rows[place] == table.first[place]]
+        owed.sort(key=lambda place: -table.thrift[table.rows(place)].max())
+        rest.reserve(owed, rest.free.copy(), table.thrift)  # the fewest devices that will do
+        return rest.free
 
     @staticmethod
     def _critical(jobs: list[Job], best: NDArray[np.float64], free: NDArray[np.int64]) -> list[int]:
@@ -133,9 +146,10 @@ class Market:
         return sorted((place for place in able if alone[place] > together), key=lambda place: -alone[place])
 
     def _starving(self, jobs: list[Job], table: Table, now: float) -> list[int]:
-        """Jobs that have a turn and could use it, the eldest first."""
+        """Jobs that have a turn and could use it, the eldest first. To whom something is guaranteed, that is enough."""
         able = table.best(table.value) > 0
-        return [place for place, job in enumerate(jobs) if able[place] and self._starves(job, now)]
+        turns = [place for place, job in enumerate(jobs) if not job.guaranteed and self._starves(job, now)]
+        return [place for place in turns if able[place]]
 
     def _starves(self, job: Job, now: float) -> bool:
         """Whether it has a turn for having waited: as many as it has lost patience, and it is in none of these yet."""
@@ -180,7 +194,22 @@ class Market:
         changed = 1 / (left * (1 + cost / np.minimum(self._horizon, left)))
         worth = np.where(has > 0, changed, 1 / (left + self._costs.start))
         worth[kept] = (1 + self._stay) / left[kept]
-        return worth
+        return worth + _promised(jobs, table, has, worth)
+
+
+def _promised(jobs: list[Job], table: Table, has: NDArray[np.int64], worth: NDArray[np.float64]) -> NDArray[np.float64]:
+    """What sets are worth more since so many devices are guaranteed to their job, which has some already.
+
+    Of three, when the third is of no use, two are.
+    """
+    if not any(job.guaranteed for job in jobs):
+        return np.zeros(len(worth))
+    devices = table.usage.sum(axis=1)
+    guaranteed = np.array([job.guaranteed for job in jobs])[table.owner]
+    useful = table.best(np.where(devices <= guaranteed, devices, 0).astype(np.float64))[table.owner]
+    guaranteed = np.where(useful > 0, useful, guaranteed)
+    enough = (guaranteed > 0) & (devices >= guaranteed) & (worth > 0)
+    return np.where(enough, np.where(has >= guaranteed, KEPT, PROMISED) * worth.max(initial=0.0), 0.0)
 
 
 def _counted(given: Devices, kinds: Sequence[str]) -> NDArray[np.int64]:

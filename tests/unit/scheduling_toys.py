@@ -43,7 +43,9 @@ def shape(
 
 def job(name: str, est: Mapping[str, float], ests: int = 4, left: float = 1000.0, **more: object) -> Job:
     """A job; `more` are fields of a job or arguments of `shape`."""
-    of_job = {key: more.pop(key) for key in ("priority", "tenant", "arrived", "ran", "given") if key in more}
+    of_job = {
+        key: more.pop(key) for key in ("priority", "tenant", "arrived", "ran", "given", "guaranteed") if key in more
+    }
     return Job(name, shape(est, ests, **more), left, **of_job)  # type: ignore[arg-type]
 
 
@@ -119,6 +121,7 @@ def jobs_of(draw: st.DrawFn, name: str) -> Job:
         arrived,
         draw(st.sampled_from([0.0, 0.5])) * (NOW - arrived),
         has if of.step_seconds(has) < float("inf") else NOTHING,
+        draw(st.just(0) | st.integers(0, of.most)),
     )
 
 

@@ -84,6 +84,15 @@ def test_a_job_of_higher_priority_has_all_that_it_can_use() -> None:
     assert len(assigned(story)) == 1
 
 
+def test_what_is_guaranteed_to_a_job_is_its_own() -> None:
+    story = told(steps=100_000, guaranteed_workers=1)
+    story.job("short", spec=OTHER, steps=20)
+    for worker in "ab":
+        story.worker(worker, "idle", None)
+    story.decide()
+    assert len(assigned(story)) == len(assigned(story, "short")) == 1
+
+
 def test_tenants_have_the_same_share() -> None:
     story = told(ests=4, steps=100_000, tenant="patient")
     for place in range(4):

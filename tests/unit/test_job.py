@@ -81,6 +81,8 @@ def test_a_job_cannot_be_changed() -> None:
         ({"loaders": 10_000}, r"loaders is 10000\n.*between 0 and 256"),
         ({"min_workers": 0}, r"min_workers is 0\n.*at least 1"),
         ({"max_workers": 10_000}, r"max_workers is 10000\n.*between 1 and 800"),
+        ({"guaranteed_workers": 5}, r"guaranteed_workers 5 is more than the 4 that it may use\n.*raise max_workers"),
+        ({"guaranteed_workers": 3, "max_workers": 2}, r"more than the 2"),
         ({"tenant": "a b"}, r"tenant 'a b' cannot be used"),
         ({"tenant": 3}, r"tenant"),
         ({"priority": 10**9}, r"priority is 1000000000\n.*between -1,000,000 and 1,000,000"),

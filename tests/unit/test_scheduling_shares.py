@@ -55,3 +55,50 @@ def test_a_tenant_whose_jobs_lack_devices_has_at_least_its_share_of_what_there_i
         taken_first = sum(-(-count // 10) for count in there.values())  # by jobs that decide when everything is done
         if nothing:
             assert sum(has) >= (share - taken_first) / 2, "but for what does not come out even"
+
+
+def test_what_is_guaranteed_to_a_job_is_its_own_whatever_others_would_gain() -> None:
+    short = [job(f"short{place}", EST, ests=2, left=10.0, arrived=1.0) for place in range(50)]
+    long = job("long", EST, ests=8, left=1e6)
+    for there in (16, 200):
+        plan = Market(patience=1e9).plan({"v100": there}, [*short, replace(long, guaranteed=4)], NOW)
+        assert total(plan["long"]) >= 4
+    assert len(plan) == 51, "what is left is the others'"
+    assert total(Market(patience=1e9).plan({"v100": 16}, [*short, long], NOW).get("long", ())) < 4
+
+
+def test_who_has_what_is_guaranteed_to_it_keeps_it_though_others_have_a_guarantee_too() -> None:
+    has = job("has", EST, ests=4, left=1e6, guaranteed=4, given=(("v100", 4),))
+    new = [job(f"new{place}", EST, ests=2, left=10.0, guaranteed=1, arrived=1.0) for place in range(4)]
+    assert Market().plan({"v100": 4}, [has, *new], NOW) == {"has": (("v100", 4),)}
+    assert "has" not in Market().plan({"v100": 4}, [has, *(replace(one, priority=1) for one in new)], NOW)
+
+
+def test_a_guarantee_of_more_than_is_of_use_is_one_of_as_many_as_are() -> None:
+    short = [job(f"short{place}", EST, ests=1, left=10.0, arrived=1.0) for place in range(9)]
+    plan = Market().plan({"v100": 3}, [job("long", EST, ests=4, left=1e6, guaranteed=3), *short], NOW)
+    assert plan["long"] == (("v100", 2),), "with three, one of them would have two ESTs all the same"
+
+
+def test_a_starving_job_has_its_turn_beside_what_is_guaranteed_to_others() -> None:
+    starving = job("starving", EST, ests=16, least=8, left=1e7)
+    sure = job("sure", EST, ests=8, left=100.0, arrived=NOW, guaranteed=8)
+    short = [job(f"short{place}", EST, ests=4, left=10.0, arrived=NOW) for place in range(9)]
+    plan = Market().plan({"v100": 16}, [starving, sure, *short], NOW)
+    assert (total(plan["sure"]), total(plan["starving"])) == (8, 8)
+
+
+@given(
+    guarantees=st.lists(st.integers(0, 8), min_size=1, max_size=8),
+    there=st.fixed_dictionaries({kind: st.integers(0, 12) for kind in KINDS}),
+)
+def test_jobs_have_what_is_guaranteed_to_them_if_all_can(guarantees: list[int], there: dict[str, int]) -> None:
+    jobs = [
+        job(f"j{place}", EST, ests=8, left=10.0**place, guaranteed=number, arrived=float(place))
+        for place, number in enumerate(guarantees)
+    ]
+    plan = Market(patience=1e9).plan(there, jobs, NOW)
+    if sum(guarantees) * 8 <= max(there.values()):  # else kinds may not come out even
+        ways = (1, 2, 3, 4, 8)  # of which the next smaller one would be slower
+        for one, number in zip(jobs, guarantees, strict=True):
+            assert total(plan.get(one.name, ())) >= max((way for way in ways if way <= number), default=0)

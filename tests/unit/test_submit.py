@@ -92,13 +92,14 @@ def is_whole(kv: MemoryKV, store: MemoryStore) -> bool:
 
 def test_a_new_job_is_created_with_all_that_workers_need(here: Place) -> None:
     retries = Retries(died=3, raised=1)
-    assert here.submit(min_workers=2, max_workers=3, priority=7, retries=retries) == "created"
+    assert here.submit(min_workers=2, max_workers=3, guaranteed_workers=1, priority=7, retries=retries) == "created"
     assert is_whole(here.kv, here.store)
     record = here.record()
     assert (record.steps, record.ests, record.min_workers, record.max_workers, record.priority) == (30, 4, 2, 3, 7)
+    assert record.guaranteed_workers == 1
     assert record.retries == records.Retry(died=3, raised=1)
     assert JobSpec.decode(get_blob(here.store, record.spec)) == here.spec(
-        min_workers=2, max_workers=3, priority=7, retries=retries
+        min_workers=2, max_workers=3, guaranteed_workers=1, priority=7, retries=retries
     )
     assert here.job().desired == "running"
     assert [key for key in here.store.list("") if not key.startswith("blobs/")] == [], "nothing of the self-test stays"
