@@ -88,7 +88,7 @@ def coordinator(
     folder: Folder = None,
     policy: Annotated[
         Between, typer.Option(help="How jobs share workers: evenly, or by what brings them to their ends soonest.")
-    ] = Between.even,
+    ] = Between.easyscale,
 ) -> None:
     """Assign workers to jobs until told to stop. Any number may run; one leads, the others take over when it dies."""
     from .. import settings as places

@@ -125,8 +125,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         guaranteed_workers: so many are its own before others of its priority have more than is guaranteed to them, and
             it keeps them (by the policy `easyscale`).
         priority: higher runs first.
-        tenant: whose it is: a policy that looks at it (`easyscale coordinator --policy easyscale`) gives each the same
-            share.
+        tenant: whose it is: by the policy `easyscale` each has the same share.
         retries: see `Retries`.
     """
 
