@@ -225,9 +225,9 @@ class Cluster:
         """The environment of its processes."""
         return dict(self._env)
 
-    def coordinator(self, **env: str) -> Process:
+    def coordinator(self, *options: str, **env: str) -> Process:
         """Start `easyscale coordinator`."""
-        return self.start("coordinator", name="coordinator", **env)
+        return self.start("coordinator", *options, name="coordinator", **env)
 
     def impatient_coordinator(self, stale: float) -> Process:
         """Start a coordinator that takes a worker for gone after this many seconds without a sign of life."""

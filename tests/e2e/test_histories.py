@@ -77,7 +77,7 @@ class Company:
         self.losses = self.broken = 0
         self._injected, self._env = injected, {"JOB_PACE": PACE, **self.ledger.env, **env}
         self._joined = 0
-        cluster.coordinator()
+        cluster.coordinator("--policy", "even")  # else who would make it no faster does not serve
         self.job = cluster.submit(watched(JOBS / "small.py", cluster.folder / "code"), audit_every=0, min_workers=1)
 
     def set_apart(self) -> None:

@@ -16,7 +16,7 @@ SMALL = JOBS / "small.py"
 def test_a_short_job_has_the_workers_of_a_long_one_which_then_comes_to_the_state_of_one_left_alone(
     cluster: Cluster, reference: Reference
 ) -> None:
-    cluster.start("coordinator", "--policy", "easyscale", name="coordinator")
+    cluster.coordinator("--policy", "easyscale")
     for name in ("w0", "w1"):
         cluster.worker(name, JOB_PACE="0.02")
     long = cluster.submit(SMALL)
