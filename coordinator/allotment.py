@@ -33,7 +33,7 @@ def allot(
         jobs: those that have a specification, in order of precedence.
         dealer: asks a policy; None: workers are dealt out evenly.
     """
-    pool = sorted(worker for worker, record in alive.items() if not record.leaving)
+    pool = sorted(worker for worker, record in alive.items() if not record.leaving and not record.away)
     runnable = [job for job in jobs if not job.over and job.desired == "running"]
     allotted: dict[str, list[str]] = {job.name: [] for job in jobs}
     for job in jobs:  # a paused job keeps its workers until its members have committed and let go

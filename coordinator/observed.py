@@ -52,7 +52,7 @@ class Observed:
             if self.since(entry.kv.key, entry.kv.mod_revision, now) < self.stale
         }
         self._forget(view)
-        self.left |= {worker for worker, record in alive.items() if record.leaving}
+        self.left |= {worker for worker, record in alive.items() if record.leaving or record.away}
         return alive
 
     def last_sign(self, worker: str) -> float | None:

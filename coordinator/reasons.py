@@ -107,9 +107,11 @@ def waiting_for(
         return "willing", short(f"{how}: " + "; ".join(sorted(refused + kept)), 4000)
     if not alive:
         return "workers", "no worker is alive"
-    staying = sum(1 for r in alive.values() if not r.leaving)
+    away = sorted(f"{r.name}: {r.away}" for r in alive.values() if r.away and not r.leaving)
+    staying = sum(1 for r in alive.values() if not r.leaving and not r.away)
     if not staying:
-        return "more", f"the {len(alive)} worker(s) here are leaving"
+        owned = f", or their devices are their owners' ({'; '.join(away)})" if away else ""
+        return "more", short(f"the {len(alive)} worker(s) here are leaving{owned}", 500)
     if policy and staying >= spec.min_workers:
         return "more", f"it is not its turn: by policy {policy}, the {staying} worker(s) here serve other jobs first"
     lacking = f"needs {spec.min_workers} free worker(s); the {staying} here serve other jobs or are too few"

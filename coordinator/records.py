@@ -82,6 +82,7 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
         state: `idle`, `preparing` (its runner imports and builds), `ready`, `running`.
         job, generation: what it serves.
         beat: counts upward while the agent lives; a lease may outlive its holder, a beat cannot.
+        away: why it serves nobody for now, since its device is its owner's; empty: it serves.
         only: the one job it serves; None: any.
         lane: what its owner allows: `peer` insists on direct exchanges, `store` rules them out.
         address: `host:port` where its runner is met by peers; empty: by the object store only.
@@ -102,6 +103,7 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     job: str | None = None
     generation: int = 0
     leaving: bool = False
+    away: str = ""
     only: str | None = None
     beat: int = 0
     lane: LaneChoice = "auto"

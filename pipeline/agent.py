@@ -60,6 +60,7 @@ class Agent:
     lease: int = 0
     runner: RunnerState | None = None
     leaving_since: float | None = None
+    away_since: float | None = None
     _written: records.WorkerRecord | None = None
     _beat_at: float = float("-inf")
     _claimed: dict[str, int] = field(default_factory=dict)
@@ -86,6 +87,21 @@ class Agent:
             self.leaving_since = now
             log.info("agent.leaving", worker=self.id, grace=self.grace)
 
+    def on_away(self, why: str, now: float) -> None:
+        """The device is its owner's from now on (`why`, for people), or ours again (empty)."""
+        if why and self.away_since is None:
+            self.away_since = now
+            log.info("agent.away", worker=self.id, why=why)
+        elif not why and self.away_since is not None:
+            log.info("agent.back", worker=self.id, seconds=round(now - self.away_since, 1))
+            self.away_since = None
+        self.me = msgspec.structs.replace(self.me, away=records.cut(why, MAX_REFUSAL))
+
+    @property
+    def going_since(self) -> float | None:
+        """Since when it must not have a runner: it leaves, or its device is its owner's."""
+        return min((at for at in (self.leaving_since, self.away_since) if at is not None), default=None)
+
     def on_message(self, message: messages.FromRunner, now: float) -> None:
         """The runner said something."""
         if self.runner is not None:
@@ -104,7 +120,7 @@ class Agent:
     def on_exit(self, how: str) -> None:
         """The runner's process is gone. `how` names signal or status, with the last lines of its log."""
         runner, self.runner = self.runner, None
-        end = runner.ending(how, self.leaving_since is not None) if runner else None
+        end = runner.ending(how, self.going_since is not None) if runner else None
         if runner is None or end is None:
             return
         report = records.Report(
@@ -183,7 +199,7 @@ class Agent:
         if self.leaving_since is not None:
             yield from self._part(now)
             return
-        if assigned is None or job is None or job.name != assigned or job.spec is None:
+        if self.going_since is not None or assigned is None or job is None or job.name != assigned or job.spec is None:
             return
         spec = job.spec.value
         if job.over or job.desired != "running" or spec.spec in self.me.refusals:
@@ -227,7 +243,7 @@ class Agent:
             yield from runner.stop(now)  # the next one gets the new specification
         elif runner.phase == "ready":
             yield from self._while_ready(runner, assigned, job, slot, claim is not None, now)
-        elif runner.phase == "preparing" and (assigned != runner.job or self.leaving_since is not None or job.over):
+        elif runner.phase == "preparing" and (assigned != runner.job or self.going_since is not None or job.over):
             yield from runner.stop(now)
 
     def _may_claim(self, job: JobView, slot: int | None) -> bool:
@@ -251,7 +267,7 @@ class Agent:
             if told != runner.told:
                 runner.told = told
                 yield Send(messages.Yield(generation=job.generation, lost=tuple(sorted(gone)), drop=drop))
-        if (self.leaving_since is not None or assigned != runner.job) and not runner.leaving:
+        if (self.going_since is not None or assigned != runner.job) and not runner.leaving:
             runner.leaving = True
             yield Send(messages.Leave())
         if (job.desired == "paused" or changed) and not runner.pausing:
@@ -261,7 +277,7 @@ class Agent:
     def _while_ready(
         self, runner: RunnerState, assigned: str | None, job: JobView, slot: int | None, claimed: bool, now: float
     ) -> Iterator[Action]:
-        if self.leaving_since is not None or (assigned != runner.job and slot is not None):
+        if self.going_since is not None or (assigned != runner.job and slot is not None):
             yield from self._leave(runner, job, slot, claimed, now)
             return
         if job.desired == "paused" and slot is not None and not job.over:
@@ -361,8 +377,8 @@ class Agent:
         if self.runner is None:
             return []
         overdue = False
-        if self.leaving_since is not None:
-            latest = self.leaving_since + self.grace
+        if self.going_since is not None:
+            latest = self.going_since + self.grace
             overdue = now > latest or self.runner.outlasts(latest)
         return list(self.runner.deadlines(now, overdue))
 

@@ -1,19 +1,15 @@
-"""The commands that serve: `worker` and `coordinator`; and `doctor`, which looks whether they could."""
+"""The commands `coordinator`, and `doctor`, which looks whether processes here could serve."""
 
 from __future__ import annotations
 
-import re
 import signal
-import socket
 import threading
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from ..errors import UserError
-from .addresses import open_both, own_host, require_own
-from .cli_options import Address, Folder, Format, Kv, Lane, LaneName, Output, Store, print_json
+from .cli_options import Folder, Format, Kv, Output, Store, print_json
 
 
 class Between(StrEnum):
@@ -26,61 +22,8 @@ class Between(StrEnum):
 
 def add(app: typer.Typer) -> None:
     """Add these commands."""
-    app.command()(worker)
     app.command()(coordinator)
     app.command()(doctor)
-
-
-def worker(
-    kv: Kv = None,
-    store: Store = None,
-    folder: Folder = None,
-    name: Annotated[str | None, typer.Option(help="Name for people; the host's name by default.")] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
-    ttl: Annotated[float, typer.Option(min=1.0, help="Seconds that its lease lives without renewal.")] = 10.0,
-    grace: Annotated[float, typer.Option(min=0.0, help="Seconds it may take to leave after SIGTERM.")] = 25.0,
-    hang: Annotated[float, typer.Option(min=0.1, help="No step is called hanging before this many seconds.")] = 120.0,
-    lane: Lane = LaneName.auto,
-    address: Address = None,
-    only: Annotated[str | None, typer.Option(metavar="JOB", help="Serve only this job.")] = None,
-    slowdown: Annotated[float, typer.Option(hidden=True, help="Each EST takes so many times as long.")] = 1.0,
-    fork_server: Annotated[int | None, typer.Option(hidden=True, help="Descriptor: see ForkServer.share.")] = None,
-) -> None:
-    """Serve jobs with one device until told to leave (SIGTERM or Ctrl-C: the step is finished first)."""
-    from ..storage.selftest import require_fit
-    from .devices import check_device
-    from .forkserver import ForkServer
-    from .slowdown import check
-    from .worker import Worker, WorkerOptions, install_signals
-
-    device, slowdown = check_device(device), check(slowdown)
-    label = name or socket.gethostname().partition(".")[0] or "worker"
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}", label):
-        raise UserError(
-            f"worker name {label!r} cannot be used", "use up to 60 letters, digits, dots and hyphens (--name)"
-        )
-    if address is not None:
-        require_own(address)
-    found, records_at, objects_at = open_both(kv, store, folder)
-    require_fit(objects_at)
-    host = address or own_host(found.kv)
-    options = WorkerOptions(
-        name=label,
-        device=device,
-        folder=found.folder,
-        only=only,
-        lane=lane.value,
-        host=host,
-        ttl=ttl,
-        grace=grace,
-        hang_floor=hang,
-        slowdown=slowdown,
-    )
-    with ForkServer(fork_server) as runners:
-        it = Worker(records_at, objects_at, options, runners)
-        install_signals(it)
-        it.run()
-    records_at.close()
 
 
 def coordinator(

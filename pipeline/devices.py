@@ -6,6 +6,7 @@ import ctypes
 import os
 import re
 from pathlib import Path
+from uuid import UUID
 
 from ..errors import UserError
 
@@ -64,6 +65,24 @@ def _cuda_name(number: int) -> str:
     except (OSError, AttributeError):  # no driver, or one that knows no names
         return ""
     return "" if failed else name.value.decode(errors="replace").strip()
+
+
+def cuda_uuid(device: str) -> str:
+    """A GPU's UUID as NVML writes it (`GPU-...`).
+
+    Raises:
+        UserError: its driver does not say.
+    """
+    handle, uuid = ctypes.c_int(0), (ctypes.c_ubyte * 16)()
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+        failed = driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(handle), int(device.partition(":")[2] or 0))
+        failed = failed or driver.cuDeviceGetUuid(uuid, handle)
+    except (OSError, AttributeError) as error:
+        raise UserError(f"the CUDA driver does not name device {device}: {error}", "update the driver") from error
+    if failed:
+        raise UserError(f"the CUDA driver does not name device {device}: error {failed}", "look at nvidia-smi")
+    return f"GPU-{UUID(bytes=bytes(uuid))}"
 
 
 def memory_bytes() -> int:

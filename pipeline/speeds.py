@@ -26,7 +26,7 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     """One worker, which is one device.
 
     Args:
-        state: see `records.WorkerRecord`, or `leaving`. job: what it serves; None: nothing.
+        state: see `records.WorkerRecord`, or `leaving` or `away`. job: what it serves; None: nothing.
         first, last: its ESTs, `first <= est < last`; equal where it has none.
         ests_per_second: while it computes, for that job: as it is planned with, else by its last step.
         samples_per_second: its part of what the job does. remark: what sets it apart.
@@ -79,7 +79,7 @@ def _row(record: records.WorkerRecord, view: views.View, workers: Workers) -> Wo
         host=record.host,
         device=record.device,
         kind=record.kind,
-        state="leaving" if record.leaving else record.state,
+        state="leaving" if record.leaving else "away" if record.away else record.state,
         job=record.job,
         first=member.first if member else 0,
         last=member.last if member else 0,
@@ -96,6 +96,8 @@ def _paces(job: views.JobView | None, ids: list[str], workers: Workers) -> dict[
 
 def _remark(record: records.WorkerRecord, job: views.JobView | None) -> str:
     parts = [straggling(factor)] if job and (factor := _factors(job).get(record.id)) else []
+    if record.away:
+        parts.append(record.away)
     if record.only and record.only != record.job:
         parts.append(f"serves {record.only} only")
     if job and record.job == job.name and record.state == "ready" and job.slot_of(record.id) is None:

@@ -12,7 +12,7 @@ import signal
 import socket
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -25,6 +25,7 @@ from . import actions, messages
 from .agent import Agent
 from .devices import device_kind, memory_bytes
 from .joblogs import LogShipper
+from .owners.owner import Owner
 from .process import RunnerProcess
 from .reach import Reach
 
@@ -55,6 +56,7 @@ class WorkerOptions:
         lane: how it exchanges: see `records.WorkerRecord`. host: where peers reach this machine.
         ttl: seconds of its lease. grace: seconds to leave in. hang_floor: see `hang.HangWatch`.
         slowdown: see `slowdown.py`.
+        owner: whose the device is, and what he wants.
     """
 
     name: str
@@ -67,6 +69,7 @@ class WorkerOptions:
     grace: float = 25.0
     hang_floor: float = 120.0
     slowdown: float = 1.0
+    owner: Owner = field(default=Owner())
 
 
 def boot_id(name: str) -> str:
@@ -96,6 +99,9 @@ class Worker:
         self._process: RunnerProcess | None = None
         self._logs = LogShipper(kv, store, self._agent.id)
         self._reach = Reach(kv, self._agent.id, lambda ids: self._events.put(lambda _: self._agent.on_reach(ids)))
+        self._owner = options.owner.watch(
+            options.device, lambda: self._process is not None, on_away=self._on_away, on_notice=self._on_notice
+        )
         self._looked_at = float("-inf")
         self._look_now = False
         self._done = False
@@ -108,6 +114,8 @@ class Worker:
 
     def run(self) -> None:
         """Serve until told to leave, then hand over."""
+        if self._owner is not None:
+            self._owner.start()  # first: who serves only in some hours must not begin before it is told that
         self._keeper.start()
         watcher = threading.Thread(target=self._watch, name="easyscale-watch", daemon=True)
         watcher.start()
@@ -123,6 +131,8 @@ class Worker:
             if self._process is not None:
                 self._process.signal("kill")
                 self._process.wait(5.0)
+            if self._owner is not None:
+                self._owner.close()
             self._reach.close()
             self._logs.close(LAST_LOGS_SECONDS)
             if self._signals > 1:  # told to go at once: that is no death of its job's making either
@@ -140,6 +150,17 @@ class Worker:
     def _leave(self, now: float) -> None:
         self._agent.on_leave(now)
         self._look_now = True
+
+    def _on_away(self, why: str) -> None:
+        self._events.put(lambda now: self._away(why, now))
+
+    def _away(self, why: str, now: float) -> None:
+        self._agent.on_away(why, now)
+        self._look_now = True
+
+    def _on_notice(self, why: str) -> None:
+        log.warning("worker.notice", worker=self.id, why=why)
+        self._events.put(self._leave)
 
     # ---- events in
 

@@ -451,3 +451,68 @@ def test_words_of_nobody_are_nothing(desk: Desk) -> None:
     desk.tell(READY)
     desk.agent.on_exit("ended by SIGKILL")
     assert desk.act() == []
+
+
+# ---- away: the device is its owner's for a while
+
+
+def test_an_owner_who_comes_back_has_the_step_finished_the_claim_released_and_the_runner_gone(desk: Desk) -> None:
+    desk.running("b")
+    desk.agent.on_away("another process uses it", desk.now)
+    assert sent(desk.act()) == [messages.Leave()]
+    assert desk.view().workers["me"].value.away == "another process uses it"
+    assert desk.act() == [], "once"
+    desk.tell(messages.Idle(generation=1, held=6, reason="leave"))
+    desk.plan(2, "b")
+    actions = desk.act()
+    assert desk.wrote(actions) == ["release"]
+    assert sent(actions) == [messages.Stop()]
+    desk.agent.on_exit("exited with status 0")
+    assert desk.act() == [], "it stays a worker, and starts no runner although it is assigned"
+    assert "me" in desk.view().workers
+    assert desk.look().reports == {}
+
+
+def test_when_its_owner_has_gone_it_serves_again(desk: Desk) -> None:
+    desk.prepared()
+    desk.agent.on_away("another process uses it", desk.now)
+    assert sent(desk.act()) == [messages.Stop()]
+    desk.agent.on_exit("exited with status 0")
+    assert desk.act(60.0) == []
+    desk.agent.on_away("", desk.now)
+    (start,) = desk.act()
+    assert isinstance(start, Start)
+    assert desk.view().workers["me"].value.away == ""
+
+
+def test_who_prepares_when_its_owner_comes_is_ended_at_once(desk: Desk) -> None:
+    desk.hold_lease()
+    desk.job()
+    desk.assign("job")
+    (start,) = desk.act()
+    assert isinstance(start, Start)
+    desk.agent.on_away("another process uses it", desk.now)
+    actions = desk.act()
+    assert sent(actions) == [messages.Stop()]
+    assert Signal("kill") in actions
+
+
+def test_an_owner_waits_no_longer_than_the_grace_and_the_step_that_is_cut_short_is_nobodys_fault(desk: Desk) -> None:
+    desk.running("b")
+    desk.agent.on_away("another process uses it", desk.now)
+    desk.act()
+    assert Signal("kill") in desk.act(GRACE + 0.1)
+    desk.agent.on_exit("killed by signal 9")
+    desk.act()
+    assert desk.look().reports["me"].value.cause == "preempted"
+
+
+def test_an_owner_who_goes_before_the_step_has_ended_costs_that_step_only(desk: Desk) -> None:
+    desk.running("b")
+    desk.agent.on_away("another process uses it", desk.now)
+    desk.act()
+    desk.agent.on_away("", desk.now)
+    desk.tell(messages.Idle(generation=1, held=6, reason="leave"))
+    assert desk.act() == [], "it waits for the next plan, of which it may be a member"
+    desk.plan(2, "b", "me")
+    assert desk.wrote(desk.act()) == ["claim"]
