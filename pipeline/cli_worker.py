@@ -1,12 +1,14 @@
-"""The command `worker`: one device that serves."""
+"""The command `worker`: a device that serves, or several."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import socket
+import time
 from pathlib import Path  # noqa: TC003 - typer looks at it when it runs
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +18,11 @@ from .cli_options import Address, Folder, Kv, Lane, LaneName, Store
 from .owners.rules import LOAD, QUIET_SECONDS
 from .sizes import parse_size
 
+if TYPE_CHECKING:
+    from ..settings import Settings
+
+POLL_SECONDS = 0.25
+
 
 def add(app: typer.Typer) -> None:
     """Add the command."""
@@ -23,11 +30,14 @@ def add(app: typer.Typer) -> None:
 
 
 def worker(
+    context: typer.Context,
     kv: Kv = None,
     store: Store = None,
     folder: Folder = None,
     name: Annotated[str | None, typer.Option(help="Name for people; the host's name by default.")] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
+    device: Annotated[
+        str, typer.Option(help="cpu, cuda, cuda:N, several with commas, or all: a worker for each.")
+    ] = "cpu",
     ttl: Annotated[float, typer.Option(min=1.0, help="Seconds that its lease lives without renewal.")] = 10.0,
     grace: Annotated[float, typer.Option(min=0.0, help="Seconds it may take to leave after SIGTERM.")] = 25.0,
     hang: Annotated[float, typer.Option(min=0.1, help="No step is called hanging before this many seconds.")] = 120.0,
@@ -58,9 +68,9 @@ def worker(
     slowdown: Annotated[float, typer.Option(hidden=True, help="Each EST takes so many times as long.")] = 1.0,
     fork_server: Annotated[int | None, typer.Option(hidden=True, help="Descriptor: see ForkServer.share.")] = None,
 ) -> None:
-    """Serve jobs with one device until told to leave (SIGTERM or Ctrl-C: the step is finished first)."""
+    """Serve jobs with a device until told to leave (SIGTERM or Ctrl-C: the step is finished first)."""
     from ..storage.selftest import require_fit
-    from .devices import check_device
+    from .devices import check_devices
     from .forkserver import ForkServer
     from .owners.notices import Notice
     from .owners.owner import Owner
@@ -68,7 +78,7 @@ def worker(
     from .slowdown import check
     from .worker import Worker, WorkerOptions, install_signals
 
-    device, slowdown = check_device(device), check(slowdown)
+    devices, slowdown = check_devices(device), check(slowdown)
     label = name or socket.gethostname().partition(".")[0] or "worker"
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}", label):
         raise UserError(
@@ -85,13 +95,17 @@ def worker(
         hours=Hours.parse(hours) if hours is not None else None,
         notice=Notice.of(notice_file, notice_command) if notice_file or notice_command is not None else None,
     )
-    os.nice(nice)
     found, records_at, objects_at = open_both(kv, store, folder)
     require_fit(objects_at)
+    if len(devices) > 1:
+        records_at.close()
+        _crew(found, label, devices, _told(context), grace)
+        return
     host = address or own_host(found.kv)
+    os.nice(nice)
     options = WorkerOptions(
         name=label,
-        device=device,
+        device=devices[0],
         folder=found.folder,
         only=only,
         lane=lane.value,
@@ -107,3 +121,36 @@ def worker(
         install_signals(it)
         it.run()
     records_at.close()
+
+
+def _told(context: typer.Context) -> list[str]:
+    """The options of the command line, but for those that each worker of a crew has its own of."""
+    own = {"name", "device", "grace", "fork_server", "kv", "store", "folder"}
+    found = []
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        source = context.get_parameter_source(name)
+        if name in own or source is None or source.name != "COMMANDLINE":
+            continue
+        value = context.params[name]
+        found += [parameter.opts[0]] if value is True else [parameter.opts[0], str(value)]
+    return found
+
+
+def _crew(found: Settings, label: str, devices: list[str], options: list[str], grace: float) -> None:
+    """A worker for each device, until told to leave or all have left."""
+    from ..coordinator.kv import open_kv
+    from .crew import Crew
+    from .forkserver import ForkServer
+    from .interrupts import Interrupts
+
+    places = ["--kv", found.kv, "--store", found.store, "--folder", str(found.folder)]
+    workers = [["--name", f"{label}-{i}", "--device", one, *places, *options] for i, one in enumerate(devices)]
+    kv, said = open_kv(found.kv), "leaving: workers finish their step (again: at once)"
+    with contextlib.suppress(KeyboardInterrupt), Interrupts() as interrupts, ForkServer() as runners:
+        crew = Crew(kv, runners, workers, found.folder / "logs", grace=grace, replace_left=False)
+        with interrupts.gracefully(said), crew:
+            while not interrupts.stopping and crew.running:
+                crew.watch_over()
+                time.sleep(POLL_SECONDS)
+    kv.close()

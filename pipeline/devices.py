@@ -31,6 +31,25 @@ def check_device(device: str) -> str:
     return f"cuda:{number}"
 
 
+def check_devices(devices: str) -> list[str]:
+    """Devices with commas between them, or `all` GPUs of this machine.
+
+    Raises:
+        UserError: one is unknown or not in this machine; a GPU is named twice.
+    """
+    names = [f"cuda:{number}" for number in range(cuda_devices())] if devices == "all" else devices.split(",")
+    if not names:
+        raise UserError(
+            "device 'all' is all GPUs of this machine, and no CUDA driver, or no device, was found",
+            "use another device (--device)",
+        )
+    found = [check_device(name.strip()) for name in names]
+    twice = sorted({name for name in found if name != "cpu" and found.count(name) > 1})
+    if twice:
+        raise UserError(f"device {twice[0]!r} is named twice", "a worker has a GPU of its own (--device)")
+    return found
+
+
 def cuda_devices() -> int:
     """How many CUDA devices the driver shows; 0 without a driver."""
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -11,9 +12,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from cluster import JOBS
+from easyscale.coordinator import keys
+from easyscale.pipeline.speeds import read_workers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from cluster import Cluster
@@ -114,3 +117,23 @@ def test_a_notice_that_the_machine_will_go_is_honoured_like_sigterm(
     result = cluster.result(job)
     assert cluster.job(job).attempts.keys() <= {"preempted"}
     reference.assert_same(cluster, result.manifest, result.state_digest)
+
+
+def test_one_command_has_a_worker_for_each_device_of_a_machine_replaces_one_that_dies_and_leaves_with_all(
+    cluster: Cluster, reference: Reference, injected: Callable[[str], None]
+) -> None:
+    cluster.coordinator()
+    crew = cluster.worker("host", "--device", "cpu,cpu,cpu", "--only-when-idle", "--owner", "nobody", JOB_PACE="0.02")
+    job = cluster.submit(SMALL)
+    cluster.until(job, lambda now: len(now.workers) == 2)  # of 4 ESTs, with three of them one would have two as well
+    cluster.until_step(job, 5)
+    before = read_workers(cluster.kv)
+    assert {record.name for record in before.values()} == {"host-0", "host-1", "host-2"}
+    os.kill(next(record.pid for record in before.values() if record.name == "host-0"), signal.SIGKILL)
+    injected("SIGKILL of a worker")
+    cluster.until_true(lambda: read_workers(cluster.kv).keys() - before.keys())
+    result = cluster.result(job)
+    reference.assert_same(cluster, result.manifest, result.state_digest)
+    crew.signal(signal.SIGTERM)
+    assert crew.wait().code == 0
+    assert cluster.kv.range(keys.WORKERS) == []
