@@ -40,7 +40,9 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 LEASE_SECONDS = 10.0
-POLL_SECONDS = 0.25
+POLL_SECONDS, IDLE_POLL_SECONDS = 0.25, 1.0
+"""Between looks at the store with and without a runner; watches wake it in between."""
+
 TICK_SECONDS = 0.05
 LAST_LOGS_SECONDS = 5.0
 
@@ -108,6 +110,10 @@ class Worker:
         self._signals = 0
 
     @property
+    def _poll(self) -> float:
+        return POLL_SECONDS if self._process is not None else IDLE_POLL_SECONDS
+
+    @property
     def id(self) -> str:
         """The worker's id."""
         return self._agent.id
@@ -123,7 +129,7 @@ class Worker:
         try:
             while not self._done:
                 self._take_in()
-                if self._look_now or time.monotonic() - self._looked_at >= POLL_SECONDS:
+                if self._look_now or time.monotonic() - self._looked_at >= self._poll:
                     self._look()
                 else:
                     self._act(self._agent.deadlines(time.monotonic()))
@@ -167,7 +173,7 @@ class Worker:
     def _take_in(self) -> None:
         """Wait a moment for the first event, then take in all there are."""
         try:
-            event = self._events.get(timeout=TICK_SECONDS)
+            event = self._events.get(timeout=TICK_SECONDS if self._process is not None else IDLE_POLL_SECONDS / 4)
             while True:
                 event(time.monotonic())
                 event = self._events.get_nowait()
@@ -178,7 +184,7 @@ class Worker:
         """Wake the loop when something may have changed."""
         watch = self._kv.watch(keys.assigned(self.id), keys.JOBS)
         while not self._done:
-            if watch.wait(POLL_SECONDS):
+            if watch.wait(IDLE_POLL_SECONDS):
                 self._events.put(self._wake)
         watch.close()
 

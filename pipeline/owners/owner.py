@@ -55,7 +55,13 @@ class Owner:
         if look is None and self.hours is None and self.notice is None:
             return None
         return OwnerWatch(
-            device=look, hours=self.hours, notice=self.notice, quiet=self.quiet, on_away=on_away, on_notice=on_notice
+            device=look,
+            hours=self.hours,
+            notice=self.notice,
+            quiet=self.quiet,
+            runs=runs,
+            on_away=on_away,
+            on_notice=on_notice,
         )
 
     def _look(self, device: str, runs: Callable[[], bool]) -> Callable[[], str]:

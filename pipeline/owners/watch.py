@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from .notices import Notice
     from .rules import Hours
 
-LOOK_SECONDS = 0.25
-"""Between looks: two of them, and the worker is told; its step then ends, and its runner goes."""
+LOOK_SECONDS, IDLE_LOOKS = 0.25, 8
+"""Between looks: two of them, and the worker is told; its step then ends, and its runner goes. Without a runner only one
+of so many is made, which is cheaper."""
 
 NOTICE_SECONDS = 2.0
 """Between looks for a notice: clouds give at least 30 seconds, and a command may be costly."""
@@ -33,7 +34,7 @@ class OwnerWatch:
     Args:
         device: what of its owner's is on the device, "" if nothing; None: it is not looked at.
         hours: when it may be used; None: always. notice: of the machine's end; None: there is none.
-        quiet: seconds; see `Patience`.
+        quiet: seconds; see `Patience`. runs: whether our runner has the device.
         on_away: is told why the worker is to be away, or "" when it is not, whenever that changes.
         on_notice: is told once why the worker has to leave.
     """
@@ -45,10 +46,12 @@ class OwnerWatch:
         hours: Hours | None,
         notice: Notice | None,
         quiet: float,
+        runs: Callable[[], bool],
         on_away: Callable[[str], None],
         on_notice: Callable[[str], None],
     ) -> None:
         self._device, self._hours, self._notice = device, hours, notice
+        self._runs = runs
         self._on_away, self._on_notice = on_away, on_notice
         self._patience = Patience(quiet=quiet)
         if device is not None:
@@ -69,8 +72,12 @@ class OwnerWatch:
         self._thread.join(5.0)
 
     def _run(self) -> None:
+        passed = 0
         while not self._stop.wait(LOOK_SECONDS):
-            self._look()
+            passed += 1
+            if passed >= IDLE_LOOKS or self._runs():
+                passed = 0
+                self._look()
 
     def _look(self) -> None:
         now = time.monotonic()
