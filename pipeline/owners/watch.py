@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from .rules import Hours
 
 LOOK_SECONDS, IDLE_LOOKS = 0.25, 8
-"""Between looks: two of them, and the worker is told; its step then ends, and its runner goes. Without a runner only one
-of so many is made, which is cheaper."""
+"""Between looks: two of them, and the worker is told; its step then ends, and its runner goes. Without a runner only
+one of so many is made, which is cheaper."""
 
 NOTICE_SECONDS = 2.0
 """Between looks for a notice: clouds give at least 30 seconds, and a command may be costly."""
