@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SMALL = JOBS / "small.py"
 OWNER = "nobody" if os.getuid() == 0 else getpass.getuser()
-"""On this machine other tests work as well, so another user's processes alone should count; who is not root has none."""
+"""Other tests work on this machine as well, so that only another user's processes should count."""
 
 IDLE = ("--only-when-idle", "--owner", OWNER, "--busy", "0.05", "--quiet", "1")
 
