@@ -1,6 +1,6 @@
 """A worker on somebody else's machine: how soon it is gone when its owner comes, and what it costs while it waits.
 
-    python benchmarks/spare.py [--paces 0.02 0.5] [--rounds 5]
+    python benchmarks/spare.py [--paces 0.02 0.25 1.0] [--rounds 5]
 
 The owner is a process of user `nobody` that computes on all processors, so this needs root. *Free after* is the time
 from its start until no process of ours is left but the idle agent; beside it is the time of a step, after which a
@@ -80,7 +80,7 @@ def waiting(*options: str) -> float:
 def main() -> None:
     """Measure and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--paces", type=float, nargs="+", default=[0.02, 0.5])
+    parser.add_argument("--paces", type=float, nargs="+", default=[0.02, 0.25, 1.0])
     parser.add_argument("--rounds", type=int, default=5)
     chosen = parser.parse_args()
     print("| a step, s | times | free after, median s | worst | beyond a step, worst |\n|---|---|---|---|---|")

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 POLL_INTERVAL = 0.02
 """Seconds between two looks of a waiting watch at the file."""
 
+LEASES_INTERVAL = 0.2
+"""Seconds between its looks for leases that have lapsed, which cost more: each of their holders is looked for."""
+
 _APPLICATION_ID = 0x45617379  # "Easy": SQLite's header field for telling whose file this is
 _SCHEMA = (
     "CREATE TABLE revision (value INTEGER NOT NULL)",
@@ -130,15 +133,17 @@ class EmbeddedStore:
         if own is not None:
             own.close()
 
-    def pulse(self) -> int:
-        """The newest revision, lapsed leases applied: it has grown if and only if a key has changed.
+    def pulse(self, *, leases: bool = True) -> int:
+        """The newest revision: it has grown if and only if a key has changed.
+
+        Args:
+            leases: whether those that have lapsed are ended first.
 
         Raises:
             UnavailableError: the file cannot be read now.
         """
         with self._translated():
-            db = self._settled()
-            return _revision(db)
+            return _revision(self._settled() if leases else self._connection())
 
     def _prepare(self) -> None:
         db = self._connection()
@@ -275,6 +280,7 @@ class EmbeddedWatch:
         self._store_closed = closed
         self._closed = threading.Event()
         self._seen = 0
+        self._leases_at = float("-inf")
         self._moved()
 
     def wait(self, timeout: float) -> bool:
@@ -293,8 +299,11 @@ class EmbeddedWatch:
         self._closed.set()
 
     def _moved(self) -> bool:
+        now = time.monotonic()
+        leases = now - self._leases_at >= LEASES_INTERVAL
+        self._leases_at = now if leases else self._leases_at
         try:
-            revision = self._store.pulse()
+            revision = self._store.pulse(leases=leases)
         except (UnavailableError, AddressError):
             return False  # only a hint: whoever polls will meet the error
         moved, self._seen = revision != self._seen, revision
