@@ -14,6 +14,7 @@ import pytest
 from easyscale.coordinator.scheduling.jobs import total
 from easyscale.coordinator.scheduling.policies import POLICIES, named
 from easyscale.errors import UserError
+from easyscale.pipeline.cli_services import Between
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from unit.scheduling_toys import NOW, faults, for_policy, from_seed, job, snapshots
@@ -52,6 +53,11 @@ def test_the_order_in_which_devices_and_jobs_are_told_does_not_matter(
         plan = policy.plan(capacity, of_policy, NOW)
         assert policy.plan(turned, [of_policy[i] for i in order], NOW) == plan, name
         assert named(name).plan(capacity, of_policy, NOW) == plan, f"{name} remembers; who takes over would not"
+
+
+def test_the_coordinator_offers_exactly_those_that_let_jobs_shrink_and_grow() -> None:
+    elastic = [name for name in POLICIES if not named(name).rigid]
+    assert sorted(Between) == sorted(["even", *elastic]), "the command names them itself, not to import numpy"
 
 
 @EACH
