@@ -15,6 +15,7 @@ from ..errors import UserError
 from .cli_options import Format, Output, print_json
 
 if TYPE_CHECKING:
+    from ..coordinator.simulator.engine import Outcome
     from ..coordinator.simulator.figures import Figures
     from ..coordinator.simulator.submissions import Reclaim, Submission
 
@@ -54,34 +55,39 @@ def simulate(
 
     names = list(dict.fromkeys(name.strip() for name in (policy if compare is None else compare).split(",")))
     policies = [named(name) for name in names]
-    for name, value in (("--faster", faster), ("--charge", charge), ("--hours", hours)):
-        if value is not None and not 0 < value < float("inf"):
-            raise UserError(f"{name} is {value}", "it must be above 0")
-    if plot is not None and not plot.absolute().parent.is_dir():
-        raise UserError(f"{plot} cannot be written: there is no folder {plot.absolute().parent}")
+    _check_above_zero({"--faster": faster, "--charge": charge, "--hours": hours})
+    _check_folder(plot)
     devices = clusters.cluster(cluster)
     rates = Throughputs.read(throughputs).on(devices)
     if trace is None:
-        found = traces.made_up(jobs or 200, rates, seed=seed, every=MADE_UP_EVERY, mixes=not one_kind)
+        there = traces.made_up(jobs or 200, rates, seed=seed, every=MADE_UP_EVERY, mixes=not one_kind)
     else:
-        found = traces.jobs(trace, rates, seed=seed, mixes=not one_kind, skip=skip_broken)[:jobs]
-    found, left_out = _fit(found, devices, faster, rigid=any(one.rigid for one in policies))
+        there = traces.jobs(trace, rates, seed=seed, mixes=not one_kind, skip=skip_broken)[:jobs]
+    fit, left_out = _fit(there, devices, faster, rigid=any(one.rigid for one in policies))
     taken: list[Reclaim] = traces.reclaims(reclaim, devices, skip=skip_broken) if reclaim is not None else []
     costs = Costs().times(charge)
     until = hours * 3600 if hours is not None else float("inf")
-    outcomes = {one.name: Simulation(devices, found, one, costs, reclaims=taken, until=until).run() for one in policies}
+    outcomes = {one.name: Simulation(devices, fit, one, costs, reclaims=taken, until=until).run() for one in policies}
     results = [figures(name, outcome, devices) for name, outcome in outcomes.items()]
     if output is Output.json:
         print_json({"cluster": devices, "left_out": left_out, "policies": [one.as_dict() for one in results]})
     else:
-        _print(results, len(found), left_out, devices)
+        _print(results, len(fit), left_out, devices)
     if plot is not None:
-        from ..coordinator.simulator.plot import draw
-
         what = f"jobs of {trace.name}" if trace is not None else f"made-up jobs (seed {seed})"
-        draw(outcomes, plot, f"{len(found)} {what} on {_words(devices)}")
-        if output is Output.text:
-            typer.echo(f"plot: {plot}")
+        _draw(outcomes, plot, f"{len(fit)} {what} on {_words(devices)}", output)
+
+
+def _check_above_zero(given: dict[str, float | None]) -> None:
+    for name, value in given.items():
+        if value is not None and not 0 < value < float("inf"):
+            raise UserError(f"{name} is {value}", "it must be above 0")
+
+
+def _check_folder(plot: Path | None) -> None:
+    """Before hours of trace are computed in vain."""
+    if plot is not None and not plot.absolute().parent.is_dir():
+        raise UserError(f"{plot} cannot be written: there is no folder {plot.absolute().parent}")
 
 
 def _fit(
@@ -102,10 +108,30 @@ def _words(devices: dict[str, int]) -> str:
     return ", ".join(f"{count} {kind}" for kind, count in sorted(devices.items()))
 
 
+def _draw(outcomes: dict[str, Outcome], plot: Path, title: str, output: Output) -> None:
+    from ..coordinator.simulator.plot import draw
+
+    draw(outcomes, plot, title)
+    if output is Output.text:
+        typer.echo(f"plot: {plot}")
+
+
 def _print(results: list[Figures], jobs: int, left_out: int, devices: dict[str, int]) -> None:
     typer.echo(f"{jobs} jobs on {_words(devices)}; times in hours")
     if left_out:
         typer.echo(f"left out: {left_out} job(s) that need more devices of one kind than there are")
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    console.print(_times(results))
+    if any(one.freed for one in results):
+        console.print(_reclaims(results))
+    best = results[-1]
+    for one in results[:-1]:
+        ratios = f"mean JCT {one.jct / best.jct:.2f}, p99 {one.jct_p99 / best.jct_p99:.2f}"
+        typer.echo(f"{one.policy} / {best.policy}: {ratios}, makespan {one.makespan / best.makespan:.2f}")
+
+
+def _times(results: list[Figures]) -> Table:
+    """How long jobs took and what devices did, a line for each policy."""
     table = Table("policy", box=None, pad_edge=False)
     columns = ("mean JCT", "median", "p99", "makespan", "queueing", "used", "waste", "changes/job", "unfair", "done")
     for name in columns:
@@ -114,14 +140,13 @@ def _print(results: list[Figures], jobs: int, left_out: int, devices: dict[str, 
         hours = [f"{x / 3600:.2f}" for x in (one.jct, one.jct_median, one.jct_p99, one.makespan, one.queueing)]
         rest = [f"{one.used:.1%}", f"{one.waste:.1%}", f"{one.changes:.1f}", f"{one.unfair:.2f}", str(one.jobs)]
         table.add_row(one.policy, *hours, *rest)
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
-    if any(one.freed for one in results):
-        table = Table("policy", "devices taken from jobs", "longest until free, s", "beyond the step, s", box=None)
-        for one in results:
-            beyond = max(0.0, one.freed_beyond_step)
-            table.add_row(one.policy, str(one.freed), f"{one.freed_longest:.2f}", f"{beyond:.2f}")
-        Console(width=None if sys.stdout.isatty() else 160).print(table)
-    best = results[-1]
-    for one in results[:-1]:
-        ratios = f"mean JCT {one.jct / best.jct:.2f}, p99 {one.jct_p99 / best.jct_p99:.2f}"
-        typer.echo(f"{one.policy} / {best.policy}: {ratios}, makespan {one.makespan / best.makespan:.2f}")
+    return table
+
+
+def _reclaims(results: list[Figures]) -> Table:
+    """How soon owners had their devices back, a line for each policy."""
+    table = Table("policy", "devices taken from jobs", "longest until free, s", "beyond the step, s", box=None)
+    for one in results:
+        beyond = max(0.0, one.freed_beyond_step)
+        table.add_row(one.policy, str(one.freed), f"{one.freed_longest:.2f}", f"{beyond:.2f}")
+    return table
