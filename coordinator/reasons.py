@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from . import lanes
 from .quarantine import device_of
+from .willing import unwilling
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -86,7 +88,7 @@ def trouble_of(
 
 
 def waiting_for(
-    spec: records.JobRecord,
+    job: JobView,
     allotted: list[str],
     alive: dict[str, records.WorkerRecord],
     left_out: str,
@@ -94,6 +96,7 @@ def waiting_for(
     policy: str = "",
 ) -> tuple[records.WaitsFor, str]:
     """What a job without members waits for. `policy`: who deals out workers; "": evenly."""
+    spec = job.record
     here = [alive[w] for w in allotted if w in alive]
     refused = [f"{r.name}: {r.refusals[spec.spec]}" for r in alive.values() if spec.spec in r.refusals]
     kept = [f"{r.name}: {why}" for r in alive.values() if (why := quarantined.get(device_of(r)))]
@@ -108,11 +111,27 @@ def waiting_for(
     if not alive:
         return "workers", "no worker is alive"
     away = sorted(f"{r.name}: {r.away}" for r in alive.values() if r.away and not r.leaving)
-    staying = sum(1 for r in alive.values() if not r.leaving and not r.away)
+    staying = [r for r in alive.values() if not r.leaving and not r.away]
     if not staying:
         owned = f", or their devices are their owners' ({'; '.join(away)})" if away else ""
         return "more", short(f"the {len(alive)} worker(s) here are leaving{owned}", 500)
-    if policy and staying >= spec.min_workers:
-        return "more", f"it is not its turn: by policy {policy}, the {staying} worker(s) here serve other jobs first"
-    lacking = f"needs {spec.min_workers} free worker(s); the {staying} here serve other jobs or are too few"
-    return "more", lacking
+    others = [f"{r.name}: {why}" for r in staying if (why := unwilling(r, job))]
+    able = len(staying) - len(others)
+    if able < spec.min_workers:
+        lacking = f"needs {spec.min_workers} worker(s), and {able} of the {len(staying)} here would serve it"
+        return "more", short("; ".join([lacking, *sorted(others)]), 4000)
+    if policy:
+        return "more", f"it is not its turn: by policy {policy}, the {able} worker(s) here serve other jobs first"
+    return "more", f"needs {spec.min_workers} free worker(s); the {able} here serve other jobs"
+
+
+def out_of_reach(job: JobView, alive: Alive) -> str:
+    """Why the workers that are here could not run a job even if all of them were free: "" if they could, or if there
+    are none."""
+    staying = {worker: alive[worker] for worker in sorted(alive) if not alive[worker].leaving}
+    able = [worker for worker, record in staying.items() if not unwilling(record, job)]
+    fit, apart = lanes.fitting(able, staying, ())
+    if not staying or len(fit) >= job.record.min_workers:
+        return ""
+    kept = job.status.value.quarantined if job.status else {}
+    return waiting_for(job, [], staying, apart if len(able) >= job.record.min_workers else "", kept)[1]

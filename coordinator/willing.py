@@ -20,11 +20,16 @@ if TYPE_CHECKING:
 
 def willing(record: records.WorkerRecord, job: JobView) -> bool:
     """Whether a worker would run this job, and may."""
-    return (
-        record.only in (None, job.name)
-        and job.record.spec not in record.refusals
-        and not quarantine.reason(record, job)
-    )
+    return not unwilling(record, job)
+
+
+def unwilling(record: records.WorkerRecord, job: JobView) -> str:
+    """Why a worker would not run this job, or may not: "" if it would."""
+    if record.only not in (None, job.name):
+        return f"it serves job {record.only!r} only (--only)"
+    if job.record.spec in record.refusals:
+        return record.refusals[job.record.spec] or "it refused this job"
+    return quarantine.reason(record, job)
 
 
 def kinds(pool: Sequence[str], jobs: Sequence[JobView], alive: Alive) -> dict[str, str]:

@@ -18,7 +18,7 @@ from .cli_options import Address, Folder, Format, Kv, Lane, LaneName, Output, St
 from .interrupts import EXIT_CODE, Interrupts
 from .laps import Laps
 from .local import LocalCluster
-from .submit import Handle, How, place
+from .submit import Handle, How, out_of_reach, place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,6 +91,11 @@ def submit(
         spec, bundle = inspect_script(script, job, overrides(name, numerics, sets))
         _, records_at, objects_at = open_both(kv, store, folder)
         how = place(records_at, objects_at, spec, bundle, accept_changes=accept_changes)
+        lacking = out_of_reach(records_at, spec.name)
+    if lacking:
+        note = f"note: job {spec.name!r} cannot run on the workers at {records_at.address}: {lacking}"
+        hint = "it waits for others: start them, or change what it asks for and submit it again"
+        typer.echo(f"{note}\n  {hint}", err=True)
     if output is Output.json:
         print_json({**Handle(spec.name, records_at, how).status().as_dict(), "how": how})
         return

@@ -282,7 +282,8 @@ def _check_ranges(spec: JobSpec) -> None:
         )
     if spec.max_workers is not None and spec.max_workers < spec.min_workers:
         raise SpecError(
-            f"job {spec.name!r}: max_workers {spec.max_workers} is less than min_workers {spec.min_workers}"
+            f"job {spec.name!r}: max_workers {spec.max_workers} is less than min_workers {spec.min_workers}",
+            "raise the one or lower the other",
         )
     if spec.min_workers > spec.ests:
         raise SpecError(

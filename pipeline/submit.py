@@ -13,7 +13,7 @@ import msgspec
 import structlog
 
 from .. import logs
-from ..coordinator import keys, records
+from ..coordinator import keys, reasons, records
 from ..coordinator.kv import Delete, Put, absent, unchanged
 from ..errors import ChangedError, EasyScaleError, NotFoundError, RemoteError, UnavailableError, UserError
 from ..storage.blobs import get_blob, put_blob
@@ -21,6 +21,7 @@ from ..storage.selftest import require_fit
 from . import bundle as bundles
 from .addresses import open_both
 from .spec import FROZEN, MOST_WORKERS, JobSpec
+from .speeds import read_workers
 from .summary import Summary, no_such_job, read_job, summarize
 
 if TYPE_CHECKING:
@@ -225,6 +226,15 @@ def _write(kv: KeyValueStore, view: JobView | None, record: records.JobRecord, r
     if not operations:
         return how
     return how if kv.txn(compares, operations).succeeded else None
+
+
+def out_of_reach(kv: KeyValueStore, name: str) -> str:
+    """Why a job that nobody runs would wait even if all workers that there are were free: "" if it would not.
+
+    Without any workers that is not known: those that are started may be of any kind.
+    """
+    job = read_job(kv, name)
+    return "" if job is None or job.over or job.members else reasons.out_of_reach(job, read_workers(kv))
 
 
 def restart(view: JobView, *, forgive: bool = False) -> Put:

@@ -32,6 +32,7 @@ from easyscale.pipeline.joblogs import chunk_key
 from easyscale.pipeline.spec import JobSpec
 from easyscale.storage import s3
 from easyscale.storage.files import FileStore
+from pictures import worker_record
 from services import ENVIRONMENT, free_ports
 from user import Ran
 
@@ -202,6 +203,16 @@ def left(folder: Path) -> set[str]:
         (JOB, ["run", "train.py", "--job", "dmeo"], ["no job 'dmeo'", "demo"]),
         (JOB.replace("ests=2", "ests=0"), ["run", "train.py"], ["'demo'", "ests is 0", "at least 1"]),
         (JOB.replace("steps=3", "steps=3, epochs=1"), ["run", "train.py"], ["both steps and epochs", "exactly one"]),
+        (
+            JOB,
+            ["submit", "train.py", "--set", "min_workers=3"],
+            ["min_workers 3 is more than its 2 ESTs", "one worker"],
+        ),
+        (
+            JOB.replace("ests=2", "ests=2, min_workers=2, max_workers=1"),
+            ["submit", "train.py"],
+            ["max_workers 1 is less than min_workers 2", "raise the one"],
+        ),
         (JOB.replace('"demo"', '"../demo"'), ["run", "train.py"], ["'../demo'", "letters, digits"]),
         (JOB, ["run", "train.py", "--name", "a b"], ["'a b'", "letters, digits"]),
         (JOB, ["run", "train.py", "--set", "epcohs=3"], ["epcohs", "did you mean epochs"]),
@@ -469,6 +480,56 @@ def test_another_name_is_another_job(desk: Desk) -> None:
     assert desk.run("submit", "train.py", "--name", "second").code == 0
     told = json.loads(desk.run("jobs", "-o", "json").out)
     assert [job["job"] for job in told] == ["demo", "second"]
+
+
+# ---- what no worker can do
+
+
+@pytest.mark.parametrize(
+    ("settings", "workers", "why"),
+    [
+        ({"min_workers": 2}, [{}], "needs 2 worker(s), and 1 of the 1 here would serve it"),
+        (
+            {},
+            [{"only": "other"}],
+            "needs 1 worker(s), and 0 of the 1 here would serve it; w0: it serves job 'other' only",
+        ),
+        (
+            {"min_workers": 2},
+            [{"lane": "peer"}, {"lane": "store"}],
+            "w0 insists on exchanging with peers (--lane peer)",
+        ),
+    ],
+)
+def test_a_job_that_no_worker_here_can_run_is_submitted_and_told_so(
+    desk: Desk, settings: dict[str, Any], workers: list[dict[str, Any]], why: str
+) -> None:
+    for place, fields in enumerate(workers):
+        desk.put(keys.worker(f"w{place}"), worker_record(f"w{place}", address="here:1", **fields))
+    desk.settings = settings
+    for output in ("text", "json"):
+        ran = desk.run("submit", "train.py", "-o", output)
+        assert ran.code == 0, "others may come"
+        assert ran.err.count("\n") == 2
+        assert ran.err.startswith("note: job 'demo' cannot run on the workers at file:")
+        assert f": {why}" in ran.err
+        assert "\n  it waits for others: start them, or change what it asks for" in ran.err
+    assert json.loads(ran.out)["how"] == "found"
+
+
+def test_a_refusal_is_told_when_the_job_is_submitted_again(desk: Desk) -> None:
+    desk.run("submit", "train.py")
+    spec = json.loads(desk.kv().get(keys.spec("demo")).value)["spec"]
+    desk.put(keys.worker("w0"), worker_record("w0", refusals={spec: "it has another torch"}))
+    assert "every worker refused this job: w0: it has another torch\n" in desk.run("submit", "train.py").err
+
+
+def test_a_job_that_workers_could_run_were_they_free_or_were_there_any_is_submitted_without_a_word(desk: Desk) -> None:
+    desk.settings = {"min_workers": 2}
+    assert desk.run("submit", "train.py").err == "", "nobody knows who will come"
+    for place in range(2):
+        desk.put(keys.worker(f"w{place}"), worker_record(f"w{place}", state="running", job="other"))
+    assert desk.run("submit", "train.py").err == ""
 
 
 # ---- output for scripts

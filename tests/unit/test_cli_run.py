@@ -30,7 +30,7 @@ def test_nobody_is_missed_who_is_being_started() -> None:
 
 @pytest.mark.parametrize(
     ("workers", "min_workers", "reason"),
-    [((("a", "idle"),), 1, "workers are getting ready (a is idle)"), ((("a", "idle"),), 2, "needs 2 free worker(s)")],
+    [((("a", "idle"),), 1, "workers are getting ready (a is idle)"), ((("a", "idle"),), 2, "needs 2 worker(s)")],
 )
 def test_what_is_really_waited_for_is_said(workers: tuple[tuple[str, str]], min_workers: int, reason: str) -> None:
     assert shown(*workers, min_workers=min_workers).reason.startswith(reason)

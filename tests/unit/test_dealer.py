@@ -113,6 +113,14 @@ def test_who_has_to_wait_says_why() -> None:
     assert status_of(story).reason == why
 
 
+def test_who_waits_for_workers_that_would_never_serve_it_is_not_told_that_its_turn_will_come() -> None:
+    story = told()
+    story.worker("a", "idle", None, only="other")
+    story.decide()
+    why = "needs 1 worker(s), and 0 of the 1 here would serve it; a: it serves job 'other' only (--only)"
+    assert status_of(story).reason == why
+
+
 def test_each_kind_goes_to_the_job_for_which_it_makes_a_difference() -> None:
     story = told(ests=1, steps=1000)
     story.job("indifferent", spec=OTHER, ests=1, steps=1000)

@@ -80,6 +80,8 @@ def test_a_job_cannot_be_changed() -> None:
         ({"threads": 10**9}, r"threads is 1000000000\n.*between 1 and 1,024"),
         ({"loaders": 10_000}, r"loaders is 10000\n.*between 0 and 256"),
         ({"min_workers": 0}, r"min_workers is 0\n.*at least 1"),
+        ({"min_workers": 5}, r"min_workers 5 is more than its 4 ESTs\n.*one worker only"),
+        ({"min_workers": 3, "max_workers": 2}, r"max_workers 2 is less than min_workers 3\n.*raise the one"),
         ({"max_workers": 10_000}, r"max_workers is 10000\n.*between 1 and 800"),
         ({"guaranteed_workers": 5}, r"guaranteed_workers 5 is more than the 4 that it may use\n.*raise max_workers"),
         ({"guaranteed_workers": 3, "max_workers": 2}, r"more than the 2"),

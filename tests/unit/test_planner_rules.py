@@ -37,7 +37,7 @@ def test_who_gets_no_worker_says_what_it_needs(story: Story) -> None:
     story.job(min_workers=2)
     story.worker("a", "ready")
     story.decide()
-    assert status_of(story).reason == "needs 2 free worker(s); the 1 here serve other jobs or are too few"
+    assert status_of(story).reason == "needs 2 worker(s), and 1 of the 1 here would serve it"
     assert status_of(story).waits_for == "more"
 
 
