@@ -35,7 +35,7 @@ class Dealer:
     policy: Policy
     _seen: dict[str, float] = field(default_factory=dict)
     _ran: dict[str, float] = field(default_factory=dict)
-    _looked: float = 0.0
+    _looked: float | None = None
     _asked: float = float("-inf")
     _asked_about: object = None
     _plan: Plan = field(default_factory=dict)
@@ -84,10 +84,11 @@ class Dealer:
         for memory in (self._seen, self._ran):
             for name in memory.keys() - names:
                 del memory[name]
+        passed = 0.0 if self._looked is None else now - self._looked  # clocks begin when a machine is started
         for job in jobs:
             self._seen.setdefault(job.name, now)
             if job.members:
-                self._ran[job.name] = self._ran.get(job.name, 0.0) + now - self._looked
+                self._ran[job.name] = self._ran.get(job.name, 0.0) + passed
         self._looked = now
 
     def _job(

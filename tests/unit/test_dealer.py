@@ -212,6 +212,20 @@ def test_it_is_asked_when_something_has_changed_and_tells_the_policy_what_it_see
     assert seen.ran > 0
 
 
+def test_who_takes_over_counts_from_when_it_first_looks_whatever_its_clock_says() -> None:
+    policy = Watched()
+    story = Story(policy=policy)
+    story.now = 1e6  # seconds since that machine was started
+    story.job(ests=2, steps=100)
+    story.running("a", held=0)
+    story.beat()
+    story.worker("b", "idle", None)
+    story.decide(SOON)
+    (first,), (then,) = (jobs for _, jobs in policy.asked)
+    assert (first.arrived, first.ran) == (1e6, 0.0)
+    assert (then.arrived, then.ran) == (1e6, SOON), "else its turn would not come for as long as that machine has run"
+
+
 def test_a_job_that_waits_has_its_policy_asked_again_after_a_while() -> None:
     policy = Watched()
     story = told(policy, min_workers=2)
