@@ -271,11 +271,11 @@ class SimWorker:
 
 
 class SimCoordinator:
-    """A machine with a coordinator."""
+    """A machine with a coordinator. `clock`: what its clock is ahead of the world's, in seconds."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, clock: float) -> None:
         self.world = world
-        self.process = Process(world.hub, f"c{next(world.numbers)}", clock=world.rng.uniform(-3600, 3600) + 5000)
+        self.process = Process(world.hub, f"c{next(world.numbers)}", clock=clock)
         self.stop: Any = Event(world.hub)
         self.id = ""
         Thread(self.process, self._main)

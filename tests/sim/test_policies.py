@@ -1,6 +1,7 @@
 """Workers that a policy deals out, among all faults: jobs take them from each other, and every one comes to its end.
 
-The policy has no reason for what it does, so that workers go to and fro far more often than they should.
+The policy has no reason for what it does, so that workers go to and fro far more often than they should. Ours has its
+reasons, and goes on having them where another leader with another clock takes over.
 """
 
 from __future__ import annotations
@@ -10,22 +11,32 @@ from typing import TYPE_CHECKING
 
 import pytest
 import tally
-from easyscale.coordinator import coordinator
+from easyscale.coordinator import coordinator, keys
+from easyscale.coordinator.dealer import Dealer
 from easyscale.coordinator.planner import Planner
 from easyscale.coordinator.scheduling.jobs import devices
+from easyscale.coordinator.scheduling.market import Market
 
 from sim import scenario
+from sim.world import World, small_spec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from easyscale.coordinator.scheduling.jobs import Job
-    from easyscale.coordinator.scheduling.policy import Plan
+    from easyscale.coordinator.scheduling.policy import Plan, Policy
+
+    from sim.actors import RunnerProcess
+    from sim.world import SimJob
 
 SEEDS = 60
 CHUNK = 20
 LASTS = 10
 """Decisions for which a job is the favourite, in the mean: there are about two in a second."""
+
+HOUR = 3600.0
+PATIENCE = HOUR / 2
+"""Seconds for which a job waits until it has its turn."""
 
 
 class Whims:
@@ -67,3 +78,75 @@ def test_jobs_that_take_workers_from_each_other_all_come_to_their_ends(
         if outcome.violation:
             pytest.fail(outcome.explain(), pytrace=False)
     assert len(taken) > 2 * CHUNK, "that jobs lose all their workers to others"
+
+
+class Steady(World):
+    """A cluster in which nothing goes wrong, and every EST of a step takes its time, so that speeds can be learned."""
+
+    def story_of(self, job: SimJob, step: int, runner: RunnerProcess) -> None:
+        run = runner.run
+        assert run is not None
+        member = run.members[run.slot]
+        self.hub.sleep((member.last - member.first) * 0.2 * self.rng.uniform(0.95, 1.05))
+
+
+def around_a_takeover(seed: int, ahead: float, monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], list[int]]:
+    """Generations of three jobs, of which the first waits, when the leader dies, and when another has led for a while.
+
+    Args:
+        ahead: seconds that the clock of the other one is ahead.
+    """
+    monkeypatch.setattr(coordinator, "Planner", lambda: Planner(policy=Market(patience=PATIENCE)))
+    world = Steady(seed)
+    with world.installed():
+        jobs = [
+            world.submit(small_spec("eldest", ests=8, steps=100_000, min_workers=5)),
+            world.submit(small_spec("large", ests=4, steps=4000, commit_every=20)),
+            world.submit(small_spec("small", ests=3, steps=3000, commit_every=20)),
+        ]
+        leaders = [world.add_coordinator(2 * HOUR)]
+        for _ in range(5):
+            world.add_worker(lane="auto")
+        world.run(10.0)
+        leaders.append(world.add_coordinator(2 * HOUR + ahead))
+        world.run(60.0)
+
+        def leads() -> str:
+            found = world.kv.inner.get(keys.LEADER)
+            return found.value.decode() if found else ""
+
+        def generations() -> list[int]:
+            return [world.view(job).generation for job in jobs]
+
+        before, (first, second) = generations(), leaders
+        assert leads() == first.id
+        first.process.kill()
+        world.run(80.0)
+        assert leads() == second.id
+        assert not world.judge.violation, world.judge.violation
+        return before, generations()
+
+
+@pytest.mark.parametrize("ahead", [HOUR, -HOUR], ids=["fast", "slow"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_successor_whose_clock_is_an_hour_off_leaves_all_as_it_is(
+    seed: int, ahead: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, after = around_a_takeover(seed, ahead, monkeypatch)
+    assert before == after, "who has workers keeps them"
+    assert before[0] == 0, "it waits, and its turn has not come"
+    assert min(before[1:]) > 0
+
+
+def test_one_that_went_by_its_predecessors_clock_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, float] = {}
+    fresh = Dealer.__init__
+
+    def remembering(self: Dealer, policy: Policy) -> None:
+        fresh(self, policy)
+        self._seen = seen  # as if the store kept since when a job waits, by whose clock ever
+
+    monkeypatch.setattr(Dealer, "__init__", remembering)
+    before, after = around_a_takeover(0, HOUR, monkeypatch)
+    assert before != after
+    assert after[0] > 0, "it takes its turn an hour too early"

@@ -227,10 +227,12 @@ class World:
         self.note(f"{worker.name} starts")
         return worker
 
-    def add_coordinator(self) -> None:
-        """Another candidate for leadership."""
-        self.coordinators.append(actors.SimCoordinator(self))
+    def add_coordinator(self, clock: float | None = None) -> actors.SimCoordinator:
+        """Another candidate for leadership. `clock`: see `SimCoordinator`; by default any."""
+        clock = self.rng.uniform(-3600, 3600) + 5000 if clock is None else clock
+        self.coordinators.append(actors.SimCoordinator(self, clock))
         self.note(f"{self.coordinators[-1].process.name} starts")
+        return self.coordinators[-1]
 
     def living(self) -> list[actors.SimWorker]:
         return [worker for worker in self.workers if worker.alive]
