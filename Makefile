@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check simulate bench bench-scheduling bench-numerics exhaustive chaos install clean
+.PHONY: demo test check simulate stories bench bench-scheduling bench-numerics exhaustive chaos install clean
 
 install: $(STAMP)
 
@@ -36,6 +36,10 @@ SEEDS ?= 2000
 FROM ?= 0
 simulate: install
 	PYTHONPATH=tests:$$PYTHONPATH $(BIN)/python -m sim --from $(FROM) --seeds $(SEEDS)
+
+# What the policy does in plain stories, written anew after a change that is meant; see docs/development.md.
+stories: install
+	PYTHONPATH=tests:$$PYTHONPATH $(BIN)/python -m unit.scheduling_stories
 
 # Every table is against a named rival, measured in the same run; see docs/benchmarks.md.
 bench: install
