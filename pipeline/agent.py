@@ -36,7 +36,8 @@ PLAN_SECONDS = 2.0
 """How long a worker that leaves waits for a plan without it before it takes the others to be leaving too."""
 
 KEEP_SECONDS = 5.0
-"""How long a state that is not committed is kept by a worker that has lost its assignment: it may get it back."""
+"""How long a state that is not committed is kept by a worker that has lost its assignment: it may get it back. Also by
+a runner of an older specification, for as long it tries to commit it."""
 
 MAX_MESSAGE, MAX_TRACEBACK = 4_000, 16_000
 """Bytes of an exception that go into a key; values stay under `kv.MAX_VALUE`."""
@@ -238,12 +239,23 @@ class Agent:
         yield from report_damage(runner, job)
         if runner.phase == "running":
             yield from self._while_running(runner, assigned, job, changed)
-        elif changed and runner.phase in ("preparing", "ready") and runner.publish is None and not runner.committing:
-            yield from self._release(job)
-            yield from runner.stop(now)  # the next one gets the new specification
+        elif changed and runner.phase in ("preparing", "ready"):
+            yield from self._retire(runner, job, slot, claim is not None, now)
         elif runner.phase == "ready":
             yield from self._while_ready(runner, assigned, job, slot, claim is not None, now)
         elif runner.phase == "preparing" and (assigned != runner.job or self.going_since is not None or job.over):
+            yield from runner.stop(now)
+
+    def _retire(
+        self, runner: RunnerState, job: JobView, slot: int | None, claimed: bool, now: float
+    ) -> Iterator[Action]:
+        """Of an older specification, and not running: the next runner gets the new one, and goes on from its state."""
+        unsaved = runner.held > job.base[0] and now - runner.stopped_at < KEEP_SECONDS
+        if slot is not None and not job.over and (unsaved or self._committing(runner)):
+            yield from self._save(runner, job, slot, claimed)
+            return
+        yield from self._release(job)
+        if not self._committing(runner):
             yield from runner.stop(now)
 
     def _may_claim(self, job: JobView, slot: int | None) -> bool:

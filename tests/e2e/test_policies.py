@@ -121,17 +121,22 @@ def test_leaders_that_die_at_any_moment_leave_both_jobs_as_if_each_had_been_alon
     nothing_but_preemptions(cluster, *both)
 
 
-@pytest.mark.parametrize("with_it", ["nobody", "one_that_cannot_go_on_alone", "one_that_joins"])
+@pytest.mark.parametrize(
+    "with_it", ["nobody", "one_that_cannot_go_on_alone", "one_that_can_from_now_on", "one_that_joins"]
+)
 def test_an_owner_who_takes_a_worker_in_the_middle_of_a_step_has_it_when_that_step_is_done(
     cluster: Cluster, tmp_path: Path, digest: str, with_it: str
 ) -> None:
     sign = tmp_path / "sign"
     by_policy(cluster)
     taken = cluster.worker("taken", JOB_PAUSE="step", JOB_SIGN=str(sign))
-    if with_it == "one_that_cannot_go_on_alone":
+    both = with_it in ("one_that_cannot_go_on_alone", "one_that_can_from_now_on")
+    if both:
         cluster.worker("stays")
-    job = cluster.submit(STAGES, min_workers=2 if with_it == "one_that_cannot_go_on_alone" else 1)
+    job = cluster.submit(STAGES, min_workers=1 + both)
     cluster.until_true(sign.exists)
+    if with_it == "one_that_can_from_now_on":  # runners begin anew when a setting changes: at the same time
+        cluster.submit(STAGES, min_workers=1)
     if with_it == "one_that_joins":
         cluster.worker("joins")
         cluster.until_true(lambda: "ready" in [worker.state for worker in read_workers(cluster.kv).values()])
@@ -143,7 +148,7 @@ def test_an_owner_who_takes_a_worker_in_the_middle_of_a_step_has_it_when_that_st
     told = [json.loads(line) for line in taken.text.splitlines()]
     (held,) = [line["held"] for line in told if line["event"] == "agent.runner_idle"]
     assert held == PAUSED_IN + 1, "it has done this step, and no other"
-    if with_it != "one_that_joins":
+    if with_it in ("nobody", "one_that_cannot_go_on_alone"):
         waits = cluster.until(job, lambda now: now.state == "waiting")
         assert (waits.committed, waits.workers) == (held, [])
         cluster.worker("comes")

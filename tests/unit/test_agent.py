@@ -10,7 +10,7 @@ from easyscale.coordinator import keys, records
 from easyscale.coordinator.kv import Compare, Delete, Put, absent
 from easyscale.pipeline import messages
 from easyscale.pipeline.actions import Start, Write
-from easyscale.pipeline.agent import BEAT_SECONDS
+from easyscale.pipeline.agent import BEAT_SECONDS, KEEP_SECONDS
 from pictures import CODE, SPEC, worker_record
 
 
@@ -320,10 +320,42 @@ def test_a_runner_of_an_older_specification_is_not_used_any_more(desk: Desk, pha
     if phase == "running":
         desk.tell(messages.Idle(generation=1, held=5, reason="yield"))
         desk.plan(2, "me")
+        actions += desk.act() + desk.act()
+        assert sent(actions)[-1] == messages.Commit(base=messages.Base()), "what only it holds goes on in the new one"
+        assert messages.Stop() not in sent(actions)
+        desk.tell(messages.Committed(step=5, published=True))
+        desk.head(5)
     actions += desk.act() + desk.act() + desk.act()
     assert messages.Stop() in sent(actions)
+    assert desk.mine() == {}
     assert not [message for message in sent(actions) if isinstance(message, messages.Run)]
     assert desk.look().probe is None, "the old code's probe is none of the new one's"
+
+
+def test_a_runner_of_an_older_specification_publishes_what_it_has_written_and_runs_no_more(desk: Desk) -> None:
+    desk.running()
+    desk.job(spec="6" * 64)
+    desk.delete(keys.probe("job"))
+    desk.tell(messages.Publish(step=5, manifest="m5", state_digest="s5", parent=None))
+    desk.tell(messages.Idle(generation=1, held=5, reason="pause"))
+    desk.plan(2, "me")
+    said = [message for _ in range(4) for message in sent(desk.act())]
+    head = desk.look().head
+    assert head is not None
+    assert (head.value.step, head.value.generation) == (5, 2)
+    assert [type(message) for message in said] == [messages.Published, messages.Stop]
+    assert desk.look().probe is None
+
+
+def test_what_a_runner_of_an_older_specification_holds_is_not_waited_for_for_ever(desk: Desk) -> None:
+    desk.running()
+    desk.job(spec="6" * 64)
+    desk.tell(messages.Idle(generation=1, held=5, reason="pause"))
+    desk.plan(2, "other", "me")
+    desk.claim(0, 5)
+    for _ in range(3):
+        assert sent(desk.act(after=1.0)) == [], "the other one holds the same, and commits it"
+    assert messages.Stop() in sent(desk.act(after=KEEP_SECONDS))
 
 
 def test_progress_is_written_by_slot_0_for_those_who_come_after(desk: Desk) -> None:
