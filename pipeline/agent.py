@@ -228,7 +228,7 @@ class Agent:
         slot = job.slot_of(self.id)
         claim = job.claims.get(slot) if slot is not None else None
         if claim is not None and claim.value.worker == self.id:
-            self._claimed[job.name] = job.generation
+            self._claimed[job.name] = max(job.generation, self._claimed.get(job.name, 0))
             if runner.asked < job.generation:  # a former runner's: this one does not hold what it says
                 claim = None
                 yield from self._release(job)
@@ -333,8 +333,8 @@ class Agent:
     def _start(self, runner: RunnerState, job: JobView, slot: int) -> Iterator[Action]:
         """Everybody has claimed: begin where the newest state is, or bring it to those who need it."""
         step = job.start_step()
-        if step is None or runner.committing or runner.started >= job.generation:
-            return  # a generation is run once: whoever stopped in it waits for the next
+        if step is None or runner.committing or runner.started >= job.generation or runner.asked > job.generation:
+            return  # a generation is run once: whoever stopped in it waits for the next; nor is an older one, read late
         run = joining.run(job, slot, step, base_of(job))
         if step > run.base.step and min(run.held) < step and run.lane == "store":
             if run.held.index(step) == slot:

@@ -358,6 +358,36 @@ def test_what_a_runner_of_an_older_specification_holds_is_not_waited_for_for_eve
     assert messages.Stop() in sent(desk.act(after=KEEP_SECONDS))
 
 
+def test_an_older_picture_does_not_have_a_new_runner_run_what_a_former_one_had_claimed(desk: Desk) -> None:
+    desk.prepared()
+    desk.plan(3, "me")
+    assert desk.wrote(desk.act()) == ["claim"]
+    newest = desk.look().plan
+    assert newest is not None
+    desk.plan(1, "me")  # a stale read
+    desk.claim(0)
+    assert desk.act() == []
+    desk.put(keys.plan("job"), newest.value)
+    (run,) = sent(desk.act())
+    assert isinstance(run, messages.Run)
+    assert run.generation == 3
+
+
+def test_an_older_picture_does_not_have_a_claim_made_twice(desk: Desk) -> None:
+    desk.prepared()
+    desk.plan(3, "me", "b")
+    desk.act()
+    desk.act()
+    newest = desk.look().plan
+    assert newest is not None
+    desk.plan(1, "me", "b")  # a stale read
+    desk.claim(0)
+    desk.act()
+    desk.put(keys.plan("job"), newest.value)
+    desk.delete(keys.claim("job", 3, 0))
+    assert desk.act() == [], "it was seen, and is gone: a lease was lost"
+
+
 def test_progress_is_written_by_slot_0_for_those_who_come_after(desk: Desk) -> None:
     desk.running("b")
     progress = records.Progress(step=3, generation=1)
