@@ -70,6 +70,7 @@ def worker(
 ) -> None:
     """Serve jobs with a device until told to leave (SIGTERM or Ctrl-C: the step is finished first)."""
     from ..storage.selftest import require_fit
+    from ..storage.signatures import trusted
     from .devices import check_devices
     from .forkserver import ForkServer
     from .owners.notices import Notice
@@ -97,6 +98,7 @@ def worker(
     )
     found, records_at, objects_at = open_both(kv, store, folder)
     require_fit(objects_at)
+    trusted()  # a key that cannot be used is told now, not job by job
     if len(devices) > 1:
         records_at.close()
         _crew(found, label, devices, _told(context), grace)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from ..errors import DeviceError, EasyScaleError, NotFoundError, ScriptError, UnavailableError
+from ..errors import DeviceError, EasyScaleError, NotFoundError, ScriptError, UnavailableError, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,12 +30,24 @@ def fetch(store: ObjectStore, folder: Path, *, job: str, spec: str, code: str) -
         The specification, and the folder with the code.
 
     Raises:
-        DeviceError: this worker has another store, other versions or no room.
+        DeviceError: this worker has another store, other versions or no room, or trusts keys that have not signed them.
     """
     from ..storage.blobs import get_blob
+    from ..storage.signatures import TRUSTED_KEYS, trusted
     from . import bundle, determinism
     from .spec import JobSpec
 
+    try:
+        keys = trusted()
+    except UserError as error:
+        raise DeviceError(f"this worker cannot tell whom to trust: {error}") from error
+    for what, digest in (("specification", spec), ("code", code)):
+        if not keys.signed(store, digest):
+            raise DeviceError(
+                f"the {what} of job {job!r} ({digest[:12]}) is not signed with a key that is trusted here "
+                f"({TRUSTED_KEYS}): submit it again with such a key (EASYSCALE_SIGNING_KEY), "
+                "and start this worker again"
+            )
     try:
         found = JobSpec.decode(get_blob(store, spec))
         archive = get_blob(store, code)

@@ -18,6 +18,7 @@ from ..coordinator.kv import Delete, Put, absent, unchanged
 from ..errors import ChangedError, EasyScaleError, NotFoundError, RemoteError, UnavailableError, UserError
 from ..storage.blobs import get_blob, put_blob
 from ..storage.selftest import require_fit
+from ..storage.signatures import signer
 from . import bundle as bundles
 from .addresses import open_both
 from .spec import FROZEN, MOST_WORKERS, JobSpec
@@ -167,11 +168,16 @@ def place(
         ChangedError: it exists and differs in what defines its bits, and that was not accepted.
         AddressError: the object store is unfit.
         UnavailableError: a store does not answer.
+        UserError: there is to be a signing key, and it cannot be used.
     """
+    by = signer()
     require_fit(store)
     view = read_job(kv, spec.name)
     redefined = view is not None and _refuse_changes(store, view, spec, bundle, accept_changes)
     record = _record(spec, put_blob(store, spec.encode()), put_blob(store, bundle.data))
+    if by is not None:
+        by.sign(store, record.spec)
+        by.sign(store, record.code)
     for _ in range(ATTEMPTS):
         how = _write(kv, view, record, redefined)
         if how is not None:
