@@ -97,13 +97,15 @@ class Membership:
         ended = self._ended(job, view, alive, now)
         words, accused = breaks.told(job, alive), breaks.accused(job, alive)
         newest = max([job.base[0], *(self._told(job, alive, m.worker) for m in job.members if m.worker not in accused)])
-        doubtful = False
+        doubtful, over = False, any(cause != "preempted" for cause in ended.values())
         for worker in [w for w in accused if w in ended or self._told(job, alive, w) > newest + 1]:
             if worker in ended or self.breaks.lives(job, view, worker, now):
                 del accused[worker]
             else:
-                waited = self.observed.since(f"accused {job.name} {worker}", job.generation, now)
-                doubtful |= waited < CONFIRM_SECONDS
+                doubted = self.observed.since(f"accused {job.name} {worker}", job.generation, now) < CONFIRM_SECONDS
+                if doubted and over:  # the next generation shows whether it lives: only it has what it says it has
+                    del accused[worker]
+                doubtful |= doubted and not over
         why = next((words[worker].why or "unknown" for worker in sorted(words)), "")
         return Losses(ended, accused, why, doubtful)
 
@@ -141,7 +143,7 @@ class Membership:
 
     def hold(self, job: JobView, losses: Losses, allotted: list[str], alive: Alive, now: float) -> bool:
         """Whether the generation must not end yet: members commit under it what only they hold."""
-        if losses.doubtful and all(cause == "preempted" for cause in losses.ended.values()):
+        if losses.doubtful:
             return True
         if not job.members or not losses.gently:
             return False

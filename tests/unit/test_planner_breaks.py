@@ -208,6 +208,24 @@ def test_who_alone_holds_the_newest_state_is_given_the_time_to_show_that_it_live
         assert story.decide(CONFIRM_SECONDS)[0] == "job: generation 3 is b[0:4] (a lost by b)"
 
 
+def test_who_alone_holds_the_newest_state_is_in_the_next_generation_if_another_death_makes_one_before_it_is_known() -> (
+    None
+):
+    """The same, and another newcomer died: from the head again, and without the one that held what followed."""
+    story = Story()
+    story.job()
+    story.running("a", held=10)
+    says(story, "a", state="running", step=29)
+    story.plan(2, "a", "b", "c")
+    for worker in "bc":
+        story.worker(worker, "running", address=f"{worker}:1")
+        story.put(keys.assigned(worker), "job")
+    story.claims(29, 0, 0)
+    story.worker("b", "ready", address="b:1", broken=records.Broken(generation=2, lost=("a",), why="closed"))
+    story.report("c", "died")
+    assert any(line.startswith("job: generation 3 is a[0:2] b[2:4] (c died") for line in story.decide())
+
+
 def test_two_are_lost_at_once(story: Story) -> None:
     says(story, "b", lost="ac")
     assert story.decide()[0] == "job: generation 2 is b[0:4] (a lost by b; c lost by b)"
