@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
-from . import records, split, throughput
+from . import records, room, split, throughput
 from .split import Pace
 
 if TYPE_CHECKING:
@@ -43,10 +43,19 @@ class Arrangement(NamedTuple):
         return [member.worker for member in self.members]
 
 
-def paces_of(rates: records.Rates | None, workers: Sequence[str], alive: Alive) -> dict[str, Pace] | None:
-    """How fast these workers are; of an unknown kind: as the mean of the known. None if all are unknown.
+NONE = Arrangement((), float("inf"))
+"""There is none."""
 
-    How much memory an EST takes is not known, so there is no limit to how many a worker can run.
+
+def paces_of(
+    rates: records.Rates | None, workers: Sequence[str], alive: Alive, job: str = ""
+) -> dict[str, Pace] | None:
+    """How fast these workers are, and for how many ESTs they have room; None if all are of unknown kinds.
+
+    Of an unknown kind: as fast as the mean of the known, and with room for all, until it has shown what it takes there.
+
+    Args:
+        job: its name, for what workers say of themselves.
     """
     if rates is None:
         return None
@@ -56,7 +65,10 @@ def paces_of(rates: records.Rates | None, workers: Sequence[str], alive: Alive) 
         return None
     mean = throughput.mean_rate(there)
     found = {worker: rates.kinds.get(throughput.kind_of(alive[worker]), mean) for worker in workers}
-    return {w: Pace(rate.est * rates.factors.get(w, 1.0), rate.fixed) for w, rate in found.items()}
+    return {
+        w: Pace(rate.est * rates.factors.get(w, 1.0), rate.fixed, room.of_worker(rate, alive[w], job, rates.spec))
+        for w, rate in found.items()
+    }
 
 
 @dataclass(slots=True)
@@ -65,7 +77,7 @@ class Model:
 
     Args:
         ests: of the job. least: members that there must be.
-        paces: of all workers in question, all without a limit.
+        paces: of all workers in question, each with room for one EST at least.
         exchange: see `records.Rates`.
         lane: the lane of a generation of these workers.
         before: ESTs that workers have now.
@@ -88,22 +100,24 @@ class Model:
         return Arrangement(members, self.seconds(members))
 
     def arrange(self, workers: Sequence[str], least: int | None = None) -> Arrangement:
-        """The best ranges for these workers, in their order.
+        """The best ranges for these workers, in their order; `NONE` if their memory has no room for all ESTs.
 
         Args:
             least: if fewer would get any EST, all get one; default: the job's.
         """
-        members = _ranges(workers, self._counts(workers, self.least if least is None else least))
-        return Arrangement(members, self.seconds(members))
+        counts = self._counts(workers, self.least if least is None else least)
+        return self.as_is(_ranges(workers, counts)) if counts is not None else NONE
 
     def best(self, workers: Sequence[str]) -> Arrangement:
         """The best for as few of these workers as it takes, at least `least`.
 
         More workers compute faster, and may exchange more slowly. How slowly is known for some numbers of members; what
         is not measured is taken as the next smaller that is, so that it is tried once. So between two known numbers the
-        most are the best, and of those that are not needed the last ones are left out.
+        most are the best, and of those that are not needed the last ones are left out. The fastest are tried first, and
+        of equally fast ones those with more room: if memory is short, another choice may be better, but it is never
+        feasible where this is not.
         """
-        order = sorted(workers, key=lambda worker: self.paces[worker].est)[: self.ests]
+        order = sorted(workers, key=lambda worker: (self.paces[worker].est, -self.paces[worker].most))[: self.ests]
         most, least = len(order), max(self.least, 1)
         sizes = {throughput.exchange_of(key)[1] for key in self.exchange}
         tops = sorted({most, least, *(size - 1 for size in sizes | {2} if least < size <= most)})
@@ -145,16 +159,15 @@ class Model:
         kept = min(self.arrange(grown.workers), grown, key=lambda one: one.seconds)
         return best if best.seconds < kept.seconds * (1 - GAIN) else kept
 
-    def _counts(self, workers: Sequence[str], least: int) -> list[int]:
+    def _counts(self, workers: Sequence[str], least: int) -> list[int] | None:
         paces, before = [self.paces[worker] for worker in workers], [self.before.get(worker, 0) for worker in workers]
         counts = split.shares(self.ests, paces, before)
-        assert counts is not None, "there is no limit"
-        if sum(1 for count in counts if count) >= min(least, len(workers)):
+        if counts is None or sum(1 for count in counts if count) >= min(least, len(workers)):
             return counts
         # Everybody has one, whatever it costs, and the rest is spread.
-        paces = [Pace(pace.est, pace.fixed + pace.est) for pace in paces]
+        paces = [Pace(pace.est, pace.fixed + pace.est, pace.most - 1) for pace in paces]
         more = split.shares(self.ests - len(workers), paces, [count - 1 for count in before])
-        assert more is not None, "there is no limit"
+        assert more is not None, "there is room for all, and each has room for one"
         return [1 + count for count in more]
 
     def _exchange(self, workers: Sequence[str]) -> float:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING
 
-from . import records, throughput
+from . import records, room, throughput
 from .scheduling.jobs import NOTHING, Job, Rates, Shape, devices
 from .split import Pace
 from .willing import willing
@@ -100,12 +100,19 @@ class Dealer:
         assigned: Mapping[str, Entry[str]],
     ) -> Job:
         spec, rates = job.record, throughput.known(job)
-        models = {pool[w]: throughput.kind_of(alive[w]) for w in pool if willing(alive[w], job)}
         known = rates.kinds if rates is not None else {}
         mean = throughput.mean_rate(known.values()) if known else guess
-        paces = {kind: known.get(model, mean) for kind, model in models.items()}
+        paces: dict[str, Pace] = {}
+        models: dict[str, str] = {}
+        for worker in (w for w in pool if willing(alive[w], job)):
+            kind, model = pool[worker], throughput.kind_of(alive[worker])
+            rate = known.get(model, mean)
+            most = room.of_worker(rate, alive[worker], job.name, spec.spec)
+            if most:  # of devices of one kind, the one with the least memory counts: which the job gets is not known
+                paces[kind] = Pace(rate.est, rate.fixed, min(most, paces[kind].most if kind in paces else most))
+                models[kind] = model
         shape = Shape(
-            rates=Rates(tuple(sorted((k, Pace(r.est, r.fixed)) for k, r in paces.items())), _exchange(rates)),
+            rates=Rates(tuple(sorted(paces.items())), _exchange(rates)),
             ests=spec.ests,
             least=spec.min_workers,
             most=min(spec.ests, spec.max_workers or spec.ests),

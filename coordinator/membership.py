@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from . import arrangement, breaks, lanes, ranges, reasons, throughput
+from . import arrangement, breaks, lanes, ranges, reasons, room, throughput
 from .breaks import CONFIRM_SECONDS
 
 if TYPE_CHECKING:
@@ -163,9 +163,13 @@ class Membership:
         staying = [m.worker for m in job.members if m.worker in candidates]
         newcomers = [w for w in candidates if w not in staying]
         workers = lanes.fitting(staying + newcomers, alive, self.breaks.apart(now))[0]
+        roomy = self._roomy(job, workers, alive)
         if len(workers) < spec.min_workers:
             members = ranges.even(spec.ests, self._keepers(job, alive, losses))
+        elif len(roomy) < spec.min_workers:
+            members = ()  # nobody runs more than it has room for, not even to commit what only it holds
         else:
+            workers = roomy
             members = self._arrange(job, workers, alive, losses, now)
         if members == job.members and not losses.any and not _reread(job) and not self._nearer(job, alive, now):
             return None
@@ -178,6 +182,35 @@ class Membership:
             if grown < self.settle:
                 return None
         return members
+
+    def _paces(self, job: JobView, workers: Sequence[str], alive: Alive) -> dict[str, Pace]:
+        """Of these workers; empty if nothing is known of any. Who runs has room for what it runs, whatever it tells."""
+        found = arrangement.paces_of(throughput.known(job), workers, alive, job.name) if self.speeds else None
+        if not found:
+            return {}
+        for member in job.members:
+            if member.worker in found and self._runs(job, alive[member.worker]):
+                pace = found[member.worker]
+                found[member.worker] = pace._replace(most=max(pace.most, member.last - member.first))
+        return found
+
+    @staticmethod
+    def _runs(job: JobView, record: records.WorkerRecord) -> bool:
+        """Whether it has made a step of the current generation."""
+        told = record.progress if record.job == job.name else None
+        return told is not None and told.generation == job.generation
+
+    def _roomy(self, job: JobView, workers: list[str], alive: Alive) -> list[str]:
+        """Which of these have room for an EST; nobody, if all together have too little for the job."""
+        paces = self._paces(job, workers, alive)
+        if room.lacking(job.record.ests, paces, alive):
+            return []
+        return [worker for worker in workers if not paces or paces[worker].most]
+
+    def lacking(self, job: JobView, allotted: list[str], alive: Alive) -> str:
+        """Why a job cannot run for want of memory, as far as is known; "" if not so."""
+        workers = allotted or [worker for worker, record in alive.items() if not record.leaving]
+        return room.lacking(job.record.ests, self._paces(job, workers, alive), alive)
 
     def _arrange(
         self, job: JobView, workers: list[str], alive: Alive, losses: Losses, now: float
@@ -236,13 +269,12 @@ class Membership:
         workers = dict.fromkeys(member.worker for member in [*job.members, *members])
         if not self._follows(job):
             return {}
-        return arrangement.paces_of(throughput.known(job), [w for w in workers if w in alive], alive) or {}
+        return self._paces(job, [worker for worker in workers if worker in alive], alive)
 
     def _model(self, job: JobView, workers: Sequence[str], alive: Alive, now: float) -> Model | None:
         """What is known of the speed of these workers, if anything is."""
-        rates = throughput.known(job)
-        paces = arrangement.paces_of(rates, workers, alive)
-        if rates is None or paces is None or not self.speeds:
+        rates, paces = throughput.known(job), self._paces(job, workers, alive)
+        if rates is None or not paces:
             return None
         apart = self.breaks.apart(now)
         before = {member.worker: member.last - member.first for member in job.members}
@@ -262,8 +294,11 @@ class Membership:
         mine = [member.worker for member in members]
         ready = [w for w in allotted if w not in mine and alive[w].job == job.name and alive[w].state == "ready"]
         spare = [w for w in ready if members and w in self._spare.get(job.name, ())]
-        kept = lanes.fitting(mine + [w for w in ready if w not in spare], alive, self.breaks.apart(now))[1]
-        return "; ".join(filter(None, [kept, reasons.spare(spare, alive)]))
+        paces = self._paces(job, ready, alive)
+        tight = [w for w in ready if members and paces and not paces[w].most]
+        others = [w for w in ready if w not in spare and w not in tight]
+        kept = lanes.fitting(mine + others, alive, self.breaks.apart(now))[1]
+        return "; ".join(filter(None, [kept, reasons.spare(spare, alive), reasons.tight(tight, alive)]))
 
     def _keepers(self, job: JobView, alive: Alive, losses: Losses) -> list[str]:
         """Members who survive a loss and cannot go on: in a generation of their own they commit what only they hold."""

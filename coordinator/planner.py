@@ -145,7 +145,8 @@ class Planner:
             reason = reasons.trouble_of(members, alive, left_out, status.quarantined)
             return msgspec.structs.replace(status, state="running", reason=reason)
         policy = self._dealer.policy.name if self._dealer is not None else ""
-        waits_for, reason = reasons.waiting_for(job, allotted, alive, left_out, status.quarantined, policy)
+        memory = self._membership.lacking(job, allotted, alive)
+        waits_for, reason = reasons.waiting_for(job, allotted, alive, left_out, status.quarantined, policy, memory)
         return msgspec.structs.replace(status, state="waiting", reason=reason, waits_for=waits_for)
 
 

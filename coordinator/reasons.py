@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from . import lanes
 from .quarantine import device_of
+from .room import shown
 from .willing import unwilling
 
 if TYPE_CHECKING:
@@ -61,6 +62,12 @@ def spare(workers: Collection[str], alive: Alive) -> str:
     return short(f"a step would not be faster with {', '.join(names)}", 500) if names else ""
 
 
+def tight(workers: Collection[str], alive: Alive) -> str:
+    """That these have no memory for a job that runs: "" if there are none."""
+    names = ", ".join(f"{alive[worker].name} ({shown(alive[worker].memory)})" for worker in sorted(workers))
+    return short(f"no memory for an EST has {names}", 500) if names else ""
+
+
 def failed_because(failure: records.Failure, status: records.Status) -> str:
     """What `show` says of a failed job."""
     if failure.cause == "diverged":
@@ -94,12 +101,19 @@ def waiting_for(
     left_out: str,
     quarantined: dict[str, str],
     policy: str = "",
+    memory: str = "",
 ) -> tuple[records.WaitsFor, str]:
-    """What a job without members waits for. `policy`: who deals out workers; "": evenly."""
+    """What a job without members waits for.
+
+    Args:
+        policy: who deals out workers; "": evenly. memory: why that of these workers is too small; "": it is not.
+    """
     spec = job.record
     here = [alive[w] for w in allotted if w in alive]
     refused = [f"{r.name}: {r.refusals[spec.spec]}" for r in alive.values() if spec.spec in r.refusals]
     kept = [f"{r.name}: {why}" for r in alive.values() if (why := quarantined.get(device_of(r)))]
+    if memory:
+        return "more", short(memory, 2000)
     if left_out:
         return "more", f"workers that can serve it together are fewer than {spec.min_workers}: {left_out}"
     if here:

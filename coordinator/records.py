@@ -29,6 +29,19 @@ WaitsFor = Literal["", "workers", "more", "ready", "willing"]
 """What a waiting job lacks: any worker; enough that are free; that those it has are ready; one that is willing."""
 
 
+class Footprint(msgspec.Struct, frozen=True, kw_only=True):
+    """What a runner takes of its device's memory: see `pipeline/footprint.py`.
+
+    Args:
+        peak: bytes that it has taken at most. ests: the most ESTs that it has computed at a time by then, 1 or more.
+        est: bytes that one EST more takes.
+    """
+
+    peak: int
+    ests: int
+    est: int
+
+
 class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a member last said of itself.
 
@@ -40,6 +53,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         compute_seconds: what forward and backward passes of its own ESTs took of that, their batches included, until
             the device was done with them; exchange_seconds: from then until everybody's partials were there. The rest
             is the update. None: not told, or not a number.
+        memory: None: not told.
     """
 
     step: int
@@ -54,6 +68,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     exchange_seconds: float | None = None
     lane: str = ""
     sent: int = 0
+    memory: Footprint | None = None
 
 
 LaneChoice = Literal["auto", "peer", "store"]
@@ -79,6 +94,7 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         id: name and boot nonce: a restarted worker is another worker.
+        memory: bytes of the device, or what its owner gives of them.
         state: `idle`, `preparing` (its runner imports and builds), `ready`, `running`.
         job, generation: what it serves.
         beat: counts upward while the agent lives; a lease may outlive its holder, a beat cannot.
@@ -90,6 +106,8 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
         broken: how its newest generation's exchange broke, if it did.
         trouble: why it cannot commit just now; it goes on trying.
         refusals: digest of a job's specification -> why this worker will not run it.
+        rooms: digest of a job's specification -> the most ESTs that this worker will run of it: with more, its memory
+            ran out.
     """
 
     id: str
@@ -112,6 +130,7 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     broken: Broken | None = None
     trouble: str = ""
     refusals: dict[str, str] = {}
+    rooms: dict[str, int] = {}
     progress: Progress | None = None
 
 
@@ -288,11 +307,18 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     quarantined: dict[str, str] = {}
 
 
-class Rate(msgspec.Struct, frozen=True):
-    """How fast a kind of device is for a job: seconds of one EST, and of a step whatever the number of ESTs."""
+class Rate(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How fast a kind of device is for a job, and what the job takes of its memory.
+
+    Args:
+        est: seconds of one EST. fixed: seconds of a step whatever the number of ESTs.
+        memory: bytes whatever the number of ESTs; 0: not known. est_bytes: bytes that each EST takes besides.
+    """
 
     est: float
     fixed: float = 0.0
+    memory: int = 0
+    est_bytes: int = 0
 
 
 class Rates(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""How fast workers are for a job, learned from what they say of their steps. Pure.
+"""How fast workers are for a job and what it takes of their memory, learned from what they say of their steps. Pure.
 
 A step takes `max(fixed + n * est) + exchange` seconds: `est` and `fixed` are those of a kind of device, `est` times the
 worker's own factor where that is far from its kind, `exchange` is that of a lane and a number of members. What decides
@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from math import exp, isfinite, log, sqrt
 from statistics import fmean, median, median_low
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from . import keys, records
 from .kv import Put, absent, unchanged
@@ -48,7 +50,7 @@ CLEAR = 3.0
 """Standard errors by which samples must be off the record for it to move."""
 
 MOVED = 0.1
-"""And how much at least; of `fixed` and of exchanges, this part of a step."""
+"""And how much at least; of `fixed` and of exchanges, this part of a step; of memory, this part of what a job takes."""
 
 MAX_ERROR = 0.15
 """What is measured less exactly than this is not measured yet."""
@@ -68,6 +70,9 @@ the factor of a worker that serves nobody because of it. Networks and devices ca
 
 MOST_SECONDS = 1e6
 """What takes longer was not measured by a clock."""
+
+MOST_BYTES = 1 << 50
+"""What takes more is in no device's memory."""
 
 MOST_KINDS, MOST_EXCHANGES, MOST_FACTORS, MOST_NAME = 32, 32, 128, 200
 """What a record has room for; and characters of a kind's name."""
@@ -127,6 +132,8 @@ class _Samples:
     """Seconds of one EST."""
     off_since: float | None = None
     """Since when its factor should be another one."""
+    memory: records.Footprint | None = None
+    """The newest word of it."""
 
     def take(self, progress: records.Progress, ests: int) -> None:
         """Take in a report of a member with so many ESTs."""
@@ -136,6 +143,8 @@ class _Samples:
             self.exchanges.clear()
             self.steps.clear()
         self.generation, self.step = progress.generation, progress.step
+        if progress.memory is not None and _sane_bytes(progress.memory):
+            self.memory = progress.memory
         compute, exchange, step = progress.compute_seconds, progress.exchange_seconds, progress.step_seconds
         if compute is None or exchange is None or not (_sane(compute) and _sane(step) and _sane(exchange)):
             return
@@ -171,6 +180,10 @@ def _sane(seconds: float) -> bool:
     return isfinite(seconds) and 0.0 <= seconds <= MOST_SECONDS
 
 
+def _sane_bytes(told: records.Footprint) -> bool:
+    return 0 < told.peak <= MOST_BYTES and 0 <= told.est <= MOST_BYTES and told.ests >= 1
+
+
 class Throughput:
     """The samples of all jobs, and what they would have recorded."""
 
@@ -199,7 +212,7 @@ class Throughput:
             return []
         self._looks[job.name] = now + LOOK_SECONDS, write
         before = known(job) or records.Rates(spec=job.record.spec)
-        kinds = self._kinds(before, samples, alive)
+        kinds = self._kinds(before, samples, alive, job.record.ests)
         factors = self._factors(job, before, kinds, samples, alive, now)
         exchange = self._exchange(job, before, samples, now)
         after = _bounded(records.Rates(spec=before.spec, kinds=kinds, exchange=exchange, factors=factors), alive)
@@ -228,7 +241,9 @@ class Throughput:
         mine = [member.worker for member in job.members]
         return {worker: samples[worker] for worker in mine if worker in samples and samples[worker].measured}
 
-    def _kinds(self, before: records.Rates, samples: Mapping[str, _Samples], alive: Alive) -> dict[str, records.Rate]:
+    def _kinds(
+        self, before: records.Rates, samples: Mapping[str, _Samples], alive: Alive, ests: int
+    ) -> dict[str, records.Rate]:
         """By kind: what the better half of its workers can do, those left out that have a factor of their own."""
         kinds = dict(before.kinds)
         for kind in sorted({kind_of(alive[worker]) for worker in samples}):
@@ -238,16 +253,15 @@ class Throughput:
             here = here or [w for w in samples if kind_of(alive[w]) == kind]
             est = sorted((samples[w].est for w in here), key=lambda found: found.value)[(len(here) - 1) // 2]
             fixed = median_low(median(samples[w].fixed) for w in here)
-            old = kinds.get(kind)
-            if old is None:
-                kinds[kind] = records.Rate(_short(est.value), _short(fixed))
-                continue
-            by = est.value / old.est - 1
+            old = kinds.get(kind) or records.Rate(0.0)
+            by = est.value / old.est - 1 if old.est else float("inf")
             step = median_low(median(samples[w].steps or [est.value]) for w in here)
+            rate = old
             if abs(by) > MOVED and est.clearly(by):
-                kinds[kind] = records.Rate(_short(est.value), _short(fixed))
+                rate = msgspec.structs.replace(old, est=_short(est.value), fixed=_short(fixed))
             elif abs(fixed - old.fixed) > MOVED * max(step, est.value):
-                kinds[kind] = records.Rate(old.est, _short(fixed))
+                rate = msgspec.structs.replace(old, fixed=_short(fixed))
+            kinds[kind] = _taking(rate, [told for w in here if (told := samples[w].memory) is not None], ests)
         return kinds
 
     def _factors(
@@ -315,6 +329,20 @@ class Throughput:
                 del self._measured[job.name, name]
                 found.append(name)
         return found
+
+
+def _taking(rate: records.Rate, told: Sequence[records.Footprint], ests: int) -> records.Rate:
+    """The same with the memory of the worker that says the most, if what a job of so many ESTs takes is clearly other.
+
+    It is counted, not timed, so it has no errors; but a process takes now a little more and now a little less.
+    """
+    if not told:
+        return rate
+    memory = max(max(1, one.peak - one.ests * one.est) for one in told)
+    est = max(one.est for one in told)
+    whole = rate.memory + ests * rate.est_bytes
+    same = abs(memory - rate.memory) <= MOVED * whole and ests * abs(est - rate.est_bytes) <= MOVED * whole
+    return rate if same else msgspec.structs.replace(rate, memory=memory, est_bytes=est)
 
 
 def known(job: JobView) -> records.Rates | None:

@@ -1,7 +1,8 @@
 """Which workers would run which jobs, and may. Pure.
 
-A policy counts devices by kind. There, a kind is a model of device, and who of the jobs may use it: a worker that
-serves one job only, or that a job keeps away from, is of another kind than its like.
+A policy counts devices by kind. There, a kind is a model of device, how much memory it has where that differs, and who
+of the jobs may use it: a worker that serves one job only, or that a job keeps away from, is of another kind than its
+like.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from . import quarantine, throughput
+from .room import shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,9 +36,20 @@ def unwilling(record: records.WorkerRecord, job: JobView) -> str:
 
 def kinds(pool: Sequence[str], jobs: Sequence[JobView], alive: Alive) -> dict[str, str]:
     """The kind of each worker."""
+    sizes: dict[str, set[int]] = {}
+    for worker in pool:
+        sizes.setdefault(throughput.kind_of(alive[worker]), set()).add(_size(alive[worker]))
     found = {}
     for worker in pool:
         would = [job.name for job in jobs if willing(alive[worker], job)]
         kind = throughput.kind_of(alive[worker])
+        if len(sizes[kind]) > 1:
+            kind = f"{kind} of {shown(_size(alive[worker]))}"
         found[worker] = kind if len(would) == len(jobs) else f"{kind} for {', '.join(sorted(would)) or 'nobody'}"
     return found
+
+
+def _size(record: records.WorkerRecord) -> int:
+    """A worker's memory, rounded down to the next of four sizes from one power of two to its double."""
+    step = 1 << max(0, record.memory.bit_length() - 3)
+    return record.memory // step * step

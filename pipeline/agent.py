@@ -20,7 +20,7 @@ from ..coordinator.transactions import Txn
 from . import joining, messages
 from .actions import Action, Exit, Send, Start, Write
 from .publishing import base_of, publish, report_damage
-from .runner_state import RunnerState, Yielded
+from .runner_state import RunnerState, Yielded, fewer_ests
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -134,7 +134,12 @@ class Agent:
             device=device_of(self.me),
         )
         self._report = (runner.job, report)
-        if end.cause in ("memory", "refused"):
+        fewer = fewer_ests(runner, self.me.memory) if end.cause == "memory" else 0
+        if fewer:
+            log.warning("agent.fewer_ests", job=runner.job, most=fewer, reason=end.message)
+            rooms = {**self.me.rooms, runner.spec: fewer}
+            self.me = msgspec.structs.replace(self.me, rooms=dict(list(rooms.items())[-KEPT_REFUSALS:]))
+        elif end.cause in ("memory", "refused"):
             self._refuse(runner, end.message)
         log.warning("agent.attempt_ended", job=runner.job, cause=end.cause, step=end.step, message=end.message)
 

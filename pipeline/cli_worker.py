@@ -58,6 +58,10 @@ def worker(
     hours: Annotated[
         str | None, typer.Option(metavar="HH:MM-HH:MM", help="Serve in these hours only; several with commas.")
     ] = None,
+    max_memory: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Memory of the device that jobs may count on, e.g. 6GiB; all by default."),
+    ] = None,
     nice: Annotated[int, typer.Option(min=0, max=19, help="Let others have the processors first.")] = 0,
     notice_file: Annotated[
         Path | None, typer.Option(help="Leave once this file is there: the machine will be taken away.")
@@ -115,6 +119,7 @@ def worker(
         ttl=ttl,
         grace=grace,
         hang_floor=hang,
+        max_memory=parse_size(max_memory, "--max-memory") if max_memory is not None else None,
         slowdown=slowdown,
         owner=wishes,
     )

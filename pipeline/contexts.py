@@ -146,6 +146,12 @@ class Contexts:
         """The buffers that are evaluated and exported: those of EST 0."""
         return dict(self._ests[0]["buffers"]) if self._per_est else dict(self._shared)
 
+    @property
+    def bytes_of_one(self) -> int:
+        """Bytes on the device of EST 0's context. Those of other ESTs are as large, give or take what a user keeps."""
+        tensors = trees.flatten(self._ests[0])[1].values() if self._ests else ()
+        return sum(tensor.nbytes for tensor in tensors if tensor.device.type == self._device.type)
+
     def enter(self, est: int) -> None:
         """Make the module and the user's objects what this EST left them."""
         if self._per_est:

@@ -104,6 +104,20 @@ def cuda_uuid(device: str) -> str:
     return f"GPU-{UUID(bytes=bytes(uuid))}"
 
 
-def memory_bytes() -> int:
-    """Memory of this machine in bytes."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+def memory_bytes(device: str) -> int:
+    """A device's memory in bytes: of `cpu`, and of a GPU whose driver does not say, this machine's."""
+    kind, _, number = device.partition(":")
+    mine = _cuda_memory(int(number or 0)) if kind == "cuda" else 0
+    return mine or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _cuda_memory(number: int) -> int:
+    """A GPU's memory as its driver says; 0 if it does not."""
+    handle, size = ctypes.c_int(0), ctypes.c_size_t(0)
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+        failed = driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(handle), number)
+        failed = failed or driver.cuDeviceTotalMem_v2(ctypes.byref(size), handle)
+    except (OSError, AttributeError):  # no driver, or one that does not know
+        return 0
+    return 0 if failed else size.value

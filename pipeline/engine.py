@@ -18,6 +18,7 @@ import torch
 
 from ..errors import SpecError
 from ..storage import sums
+from . import footprint
 from .checks import check_training
 from .contexts import Contexts, copy_all, copy_tree, require_like
 from .contribution import Contribution, Mean
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from ..coordinator import records
     from .loader import Piece
     from .spec import JobSpec
     from .update import Outcome
@@ -109,6 +111,7 @@ class Engine:
         self._spec = spec
         self._device = torch.device(device)
         self._step = 0
+        self._most = 0
         self._read: torch.Event | None = None
         self._layout = GradientLayout(self._model.named_parameters(), spec.reduce)
         self._pool = GradientPool(self._layout, self._device)
@@ -155,6 +158,7 @@ class Engine:
 
     def _compute(self, ests: range, watch: int | None) -> Contribution:
         self._layout.clear()  # whatever an interrupted step has left there
+        self._most = max(self._most, len(ests))
         self._loader.start(self._step, ests)
         stack = PartialStack(ests.start, self._spec.ests, self._pool.give_back)
         used = bytes(len(self._layout.parameters))
@@ -403,6 +407,10 @@ class Engine:
             thing.load_state_dict(copy_tree(tree["user"][name]))
         self._step = tree["step"]
         self._layout.clear()
+
+    def footprint(self) -> records.Footprint | None:
+        """What this process has taken of its device's memory; None if that is not known. Does not wait for a GPU."""
+        return footprint.measured(self._device, self._most, self._contexts.bytes_of_one)
 
     def evaluate(self) -> dict[str, float]:
         """The user's metrics of the state held: averaged parameters if there is an EMA, EST 0's buffers, eval mode.

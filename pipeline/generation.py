@@ -21,6 +21,7 @@ from .session import Control, Holding
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
+    from ..coordinator.records import Footprint
     from .protocols import Commits, Lane, Replica, StepReport
     from .session import Session
 
@@ -28,6 +29,9 @@ log = structlog.get_logger()
 
 FIRST_POLL_SECONDS = 0.001
 LAST_POLL_SECONDS = 0.05
+
+MEMORY_SECONDS = 1.0
+"""Between two looks at what is taken of the device's memory."""
 
 
 @dataclass(slots=True)
@@ -70,6 +74,7 @@ class Generation:
         samples: samples of one step over all ESTs, for the rate. say: sends a message to the agent.
         restore: see `Replicas`. evaluate_every: steps between evaluations; 0: only at the end.
         holding: what is known of the state held.
+        footprint: what the replica takes of its device's memory; None: not known.
     """
 
     session: Session
@@ -82,7 +87,10 @@ class Generation:
     restore: Callable[[messages.Base, int], None]
     evaluate_every: int = 0
     holding: Holding = field(default_factory=Holding)
+    footprint: Callable[[], Footprint | None] = lambda: None
     _rounds: int = field(default=0, init=False)
+    _memory: Footprint | None = field(default=None, init=False)
+    _memory_at: float = field(default=float("-inf"), init=False)
 
     def run(self) -> Generator[Wait, None, messages.Idle]:
         """Run until everybody stops. Returns what to tell the agent.
@@ -131,6 +139,8 @@ class Generation:
             now = self.clock()
             decision = session.decide(replica.step, controls, now)
             took = Took(now - began, computed - began, exchanged - sending)
+            if now - self._memory_at >= MEMORY_SECONDS:
+                self._memory, self._memory_at = self.footprint(), now
             self._tell(report, rate.step(now), took, self.lane.sent - sent)
             if decision.commit or decision.stop:
                 yield from replicas.compare_now()
@@ -264,6 +274,7 @@ class Generation:
                     exchange_seconds=round(took.exchange, 6),
                     lane=self.lane.kind,
                     sent=sent,
+                    memory=self._memory,
                 )
             )
         )

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from ..coordinator.records import Cause, LaneKind, Member, Progress  # noqa: TC001 - msgspec reads the types
+from ..coordinator.records import Cause, Footprint, LaneKind, Member, Progress  # noqa: TC001 - msgspec reads the types
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -116,6 +116,7 @@ class Ready(Message, frozen=True, kw_only=True, tag=True):
         determinism: id of this device's determinism class; `description` its parts.
         probe: digest of the initial state and EST 0's first gradient.
         address: `host:port` where this runner is met by peers; empty: nowhere. gpu: UUID of its GPU, or empty.
+        memory: what it has taken of its device's memory so far; None: not known.
     """
 
     determinism: str
@@ -123,6 +124,7 @@ class Ready(Message, frozen=True, kw_only=True, tag=True):
     probe: str
     address: str = ""
     gpu: str = ""
+    memory: Footprint | None = None
 
 
 class Computing(Message, frozen=True, kw_only=True, tag=True):

@@ -145,8 +145,9 @@ class Runner:
         address = self._listen()
         gpu = determinism.gpu_uuid(self._env.device)
         ready = messages.Ready(
-            determinism=determinism.class_id(parts), description=parts, probe=probe, address=address, gpu=gpu
-        )
+            determinism=determinism.class_id(parts), description=parts, probe=probe, address=address, gpu=gpu,
+            memory=self._engine.footprint(),
+        )  # fmt: skip
         self._channel.say(ready)
 
     def _listen(self) -> str:
@@ -225,7 +226,7 @@ class Runner:
         member = Generation(
             session, engine, lane, self._committer, self._channel.say, time.monotonic,
             samples=spec.ests * spec.batch_size, restore=self._restore, evaluate_every=spec.evaluate_every,
-            holding=self._holding,
+            holding=self._holding, footprint=engine.footprint,
         )  # fmt: skip
         at, size = run.step, len(run.members)
         log.info("runner.generation", generation=run.generation, slot=run.slot, step=at, of=size, lane=lane.kind)

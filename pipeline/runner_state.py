@@ -26,6 +26,10 @@ STACKS_SECONDS = 0.5
 """What a process gets to write its stacks, before TERM ends it."""
 
 
+HELPS = 0.01
+"""The part of a device's memory that fewer ESTs must set free for them to be tried after it ran out."""
+
+
 @dataclass(frozen=True, slots=True)
 class Yielded:
     """The last `Yield` sent for the generation that runs."""
@@ -188,3 +192,20 @@ class RunnerState:
             log.warning("agent.step_dropped", job=self.job, held=self.held)
             self.term_at = now + TERM_SECONDS
             yield actions.Signal("kill")
+
+
+def fewer_ests(runner: RunnerState, memory: int) -> int:
+    """With how many ESTs a runner that ran out of memory is worth another try: half of them; 0: it is not.
+
+    It is not if it had one only, or if what ESTs take of the device's `memory` is not known, or is so little that
+    something else took it all.
+    """
+    run, told = runner.run, (runner.progress.memory if runner.progress else None)
+    if told is None and runner.ready is not None:
+        told = runner.ready.memory
+    if run is None or told is None:
+        return 0
+    mine = run.members[run.slot]
+    fewer = (mine.last - mine.first) // 2
+    freed = (mine.last - mine.first - fewer) * told.est
+    return fewer if freed >= HELPS * memory else 0

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..coordinator import arrangement, keys, throughput, views
-from ..coordinator.split import Pace
+from ..coordinator import arrangement, keys, room, throughput, views
+from ..coordinator.split import UNLIMITED, Pace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -85,24 +85,30 @@ def _row(record: records.WorkerRecord, view: views.View, workers: Workers) -> Wo
         last=member.last if member else 0,
         ests_per_second=round(ests, 3),
         samples_per_second=round(part * progress.samples_per_second, 2) if progress else 0.0,
-        remark=_remark(record, job),
+        remark=_remark(record, job, pace),
     )
 
 
 def _paces(job: views.JobView | None, ids: list[str], workers: Workers) -> dict[str, Pace]:
     here = [worker for worker in ids if worker in workers]
-    return (arrangement.paces_of(throughput.known(job), here, workers) if job else None) or {}
+    return (arrangement.paces_of(throughput.known(job), here, workers, job.name) if job else None) or {}
 
 
-def _remark(record: records.WorkerRecord, job: views.JobView | None) -> str:
+def _remark(record: records.WorkerRecord, job: views.JobView | None, pace: Pace | None) -> str:
     parts = [straggling(factor)] if job and (factor := _factors(job).get(record.id)) else []
     if record.away:
         parts.append(record.away)
+    if job and job.spec and pace and pace.most < job.spec.value.ests:
+        parts.append(f"room for {_ests(pace.most)}")
     if record.only and record.only != record.job:
         parts.append(f"serves {record.only} only")
     if job and record.job == job.name and record.state == "ready" and job.slot_of(record.id) is None:
         parts.append("waits to be needed")
     return "; ".join([*parts, record.trouble] if record.trouble else parts)
+
+
+def _ests(count: int) -> str:
+    return f"{count} EST" if count == 1 else f"{count} ESTs"
 
 
 def straggling(factor: float) -> str:
@@ -125,6 +131,10 @@ def lines(job: views.JobView, workers: Workers) -> list[tuple[str, str]]:
         lane, size = throughput.exchange_of(key)
         found.append(("rate", f"exchange of {size} ({lane}): {_ms(seconds)}"))
     found += [("rate", f"{worker} is {straggling(factor)}") for worker, factor in _factors(job).items()]
+    paces = _paces(job, [member.worker for member in job.members], workers)
+    for worker, pace in paces.items():
+        if job.spec and pace.most < job.spec.value.ests:
+            found.append(("room", f"{worker} has room for {_ests(pace.most)} in {room.shown(workers[worker].memory)}"))
     if job.members:
         shown = ", ".join(f"{m.worker} {m.first}..{m.last - 1}" for m in job.members[:20])
         more = f" and {len(job.members) - 20} more" if len(job.members) > 20 else ""
@@ -139,7 +149,12 @@ def _gains(job: views.JobView, workers: Workers) -> list[str]:
         return []
     found, now = [], model.seconds(job.members)
     for kind, rate in rates.kinds.items():
-        larger = replace(model, paces={**model.paces, NEWCOMER: Pace(rate.est, rate.fixed)})
+        like = [record.memory for record in workers.values() if throughput.kind_of(record) == kind]
+        most = room.room(rate, max(like)) if like else UNLIMITED
+        if not most:
+            found.append(f"one more {kind} has no memory for an EST")
+            continue
+        larger = replace(model, paces={**model.paces, NEWCOMER: Pace(rate.est, rate.fixed, most)})
         then = larger.grow([member.worker for member in job.members], [NEWCOMER])
         if NEWCOMER in then.workers:
             found.append(f"with one more {kind}, a step should take {_ms(then.seconds)} instead of {_ms(now)}")
@@ -154,6 +169,9 @@ def _model(job: views.JobView, workers: Workers) -> arrangement.Model | None:
     paces = _paces(job, mine, workers)
     if rates is None or not mine or len(paces) < len(mine) or job.plan is None or job.spec is None:
         return None
+    for member in job.members:  # it runs them
+        pace = paces[member.worker]
+        paces[member.worker] = pace._replace(most=max(pace.most, member.last - member.first))
     lane = job.plan.value.lane
     return arrangement.Model(job.spec.value.ests, 1, paces, rates.exchange, lambda _: lane, {})
 
@@ -165,8 +183,10 @@ def _why(job: views.JobView, workers: Workers) -> str:
     if len(members) == 1:
         return "it is alone"
     even = -(-model.ests // len(members))
-    slowest = max(pace.seconds(even) for pace in model.paces.values())
     now = model.seconds(members)
+    if any(pace.most < even for pace in model.paces.values()):
+        return f"by speed, as far as memory allows; a step should take {_ms(now)}"
+    slowest = max(pace.seconds(even) for pace in model.paces.values())
     others = slowest + now - max(model.paces[m.worker].seconds(m.last - m.first) for m in members)
     if others <= now * (1 + arrangement.EQUAL):
         return f"even, since these are about as fast; a step should take {_ms(now)}"

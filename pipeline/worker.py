@@ -57,6 +57,7 @@ class WorkerOptions:
         only: the one job it serves; None: any.
         lane: how it exchanges: see `records.WorkerRecord`. host: where peers reach this machine.
         ttl: seconds of its lease. grace: seconds to leave in. hang_floor: see `hang.HangWatch`.
+        max_memory: bytes of the device's memory that jobs may count on; None: all.
         slowdown: see `slowdown.py`.
         owner: whose the device is, and what he wants.
     """
@@ -70,6 +71,7 @@ class WorkerOptions:
     ttl: float = LEASE_SECONDS
     grace: float = 25.0
     hang_floor: float = 120.0
+    max_memory: int | None = None
     slowdown: float = 1.0
     owner: Owner = field(default=Owner())
 
@@ -85,6 +87,7 @@ class Worker:
     def __init__(self, kv: KeyValueStore, store: ObjectStore, options: WorkerOptions, fork_server: ForkServer) -> None:
         self._kv, self._store, self._options, self._fork_server = kv, store, options, fork_server
         self._events: queue.SimpleQueue[Callable[[float], None]] = queue.SimpleQueue()
+        memory = memory_bytes(options.device)
         me = records.WorkerRecord(
             id=boot_id(options.name),
             name=options.name,
@@ -92,7 +95,7 @@ class Worker:
             pid=os.getpid(),
             device=options.device,
             kind=device_kind(options.device),
-            memory=memory_bytes(),
+            memory=memory if options.max_memory is None else min(memory, options.max_memory),
             only=options.only,
             lane=options.lane,
         )

@@ -16,6 +16,7 @@ class Course(Story):
     Args:
         noise: coefficient of variation of the seconds that an EST takes, about; seed: of it.
         update: seconds of a step whatever the number of ESTs; exchange: by number of members.
+        takes: bytes of memory whatever the number of ESTs, and of an EST more; None: nobody tells.
     """
 
     def __init__(self, noise: float = 0.0, seed: int = 0, **job: Any) -> None:
@@ -25,16 +26,17 @@ class Course(Story):
         self.kinds: dict[str, str] = {}
         self.exchange: dict[int, float] = {}
         self.update = 0.01
+        self.takes: tuple[int, int] | None = None
         self.noise, self._random = noise, random.Random(seed)
         self.step = 0
         self.every = 1.0
         self.lines: list[str] = []
         """Whatever was decided, with the second."""
 
-    def add(self, worker: str, est: float, kind: str = "cpu") -> None:
+    def add(self, worker: str, est: float, kind: str = "cpu", **fields: Any) -> None:
         """A worker that is ready, and takes so many seconds for an EST."""
         self.paces[worker], self.kinds[worker] = est, kind
-        self.put(keys.worker(worker), worker_record(worker, kind=kind, state="ready", job="job"))
+        self.put(keys.worker(worker), worker_record(worker, kind=kind, state="ready", job="job", **fields))
         self.put(keys.assigned(worker), "job")
 
     def lose(self, *workers: str) -> None:
@@ -70,6 +72,7 @@ class Course(Story):
             if slot not in job.claims and member.worker in self.paces:
                 self.claim(slot, self.step)
         self.step += 1
+        mine = {member.worker: member.last - member.first for member in job.members}
         for worker in self.paces:
             progress = None
             if worker in times:
@@ -77,6 +80,7 @@ class Course(Story):
                 progress = records.Progress(
                     step=self.step, generation=job.generation, lane="store", compute_seconds=times[worker],
                     exchange_seconds=waited, step_seconds=times[worker] + waited + self.update,
+                    memory=self._footprint(mine[worker]),
                 )  # fmt: skip
             self.say(worker, progress)
 
@@ -88,6 +92,12 @@ class Course(Story):
             generation=progress.generation if progress else before.generation,
         )  # fmt: skip
         self.put(keys.worker(worker), record)
+
+    def _footprint(self, ests: int) -> records.Footprint | None:
+        if self.takes is None:
+            return None
+        fixed, est = self.takes
+        return records.Footprint(peak=fixed + ests * est, ests=ests, est=est)
 
     def _est(self, worker: str) -> float:
         sigma = self.noise

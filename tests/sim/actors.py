@@ -295,7 +295,7 @@ def names(world: World) -> list[tuple[Any, dict[str, Any]]]:
             {
                 "RunnerProcess": lambda nursery, **arguments: RunnerProcess(world, **arguments),
                 "device_kind": lambda _: "sim",
-                "memory_bytes": lambda: 1,
+                "memory_bytes": lambda _: 1,
                 "socket": SimpleNamespace(gethostname=lambda: "sim"),
                 "os": SimpleNamespace(getpid=lambda: 1),
             },

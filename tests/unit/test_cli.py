@@ -613,6 +613,11 @@ def test_nothing_is_made_faster_by_a_slowdown(desk: Desk, factor: str) -> None:
     refused(desk.run("worker", "--slowdown", factor), "--slowdown", "1 or more")
 
 
+@pytest.mark.parametrize("size", ["0", "-1GiB", "lots", "6Gi"])
+def test_what_is_no_size_of_memory_is_refused(desk: Desk, size: str) -> None:
+    refused(desk.run("worker", f"--max-memory={size}"), "--max-memory", "6GiB")
+
+
 def test_listings_are_one_json_value(desk: Desk) -> None:
     desk.run("submit", "train.py")
     jobs = one_value(desk.run("jobs", "-o", "json"))

@@ -172,6 +172,43 @@ def test_a_worker_that_serves_one_job_only_is_of_the_same_class_as_its_like(poli
         assert len(assigned(story, "other")) == 1
 
 
+def test_a_job_has_as_many_devices_as_its_memory_takes_and_none_without_room() -> None:
+    story = told(ests=8, steps=10)
+    story.job("other", spec=OTHER, ests=1, steps=10_000)
+    rate = records.Rate(1.0, 0.0, memory=1000, est_bytes=100)
+    story.put(rates_key("job"), records.Rates(spec=SPEC, kinds={"big": rate, "small": rate}))
+    story.worker("a", "idle", None, kind="big", memory=1500)
+    story.worker("b", "idle", None, kind="big", memory=1500)
+    story.worker("c", "idle", None, kind="small", memory=1000)
+    story.decide()
+    assert assigned(story) == set(), "two of them have room for six"
+    assert len(assigned(story, "other")) == 1
+    story.worker("d", "idle", None, kind="big", memory=1510)
+    story.decide(SOON)
+    assert assigned(story) == {"a", "b", "d"}, "they are all that have any"
+
+
+def test_devices_of_a_model_with_different_memory_are_of_different_kinds() -> None:
+    story = told(ests=8, steps=10, numerics="native")
+    rate = records.Rate(1.0, 0.0, memory=1000, est_bytes=100)
+    story.put(rates_key("job"), records.Rates(spec=SPEC, kinds={"cpu": rate}))
+    story.worker("a", "idle", None, memory=1300)
+    story.worker("b", "idle", None, memory=9000)
+    story.decide()
+    assert assigned(story) == {"a", "b"}, "the one with little memory says nothing of the other's, and is of its class"
+
+
+def test_who_has_no_memory_for_a_job_does_not_count_as_waiting_for_its_turn() -> None:
+    story = told(ests=8)
+    rate = records.Rate(1.0, 0.0, memory=1000, est_bytes=100)
+    story.put(rates_key("job"), records.Rates(spec=SPEC, kinds={"cpu": rate}))
+    story.worker("a", "idle", None, memory=1500)
+    story.worker("b", "idle", None, memory=1000)
+    story.decide()
+    why = "not enough memory for its 8 ESTs: a has room for 3 in 1.46 KiB, b has room for none in 1000 bytes"
+    assert (status_of(story).waits_for, status_of(story).reason) == ("more", why)
+
+
 def test_fewer_than_its_least_are_none() -> None:
     story = told(min_workers=3)
     story.worker("a", "idle", None)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from easyscale.coordinator import ranges
+from easyscale.coordinator import ranges, records
 from easyscale.errors import UnavailableError
 from easyscale.pipeline import messages
 from easyscale.pipeline.generation import LAST_POLL_SECONDS, RETRY_SECONDS, Generation, Rate
@@ -151,8 +151,9 @@ class Member:
             lane = SlowLane(crowd.handed, slot, crowd.store, "job", run, Part.from_bytes)
         self.lane = lane
         generation = Generation(
-            self.session, self.replica, lane, self.commits, self.said.append, lambda: crowd.now, 8, no_need, every
-        )
+            self.session, self.replica, lane, self.commits, self.said.append, lambda: crowd.now, 8, no_need, every,
+            footprint=lambda: records.Footprint(peak=self.replica.step, ests=4, est=1),
+        )  # fmt: skip
         self._steps = generation.run()
         self.idle: messages.Idle | None = None
 
@@ -478,3 +479,13 @@ def test_each_member_tells_how_long_its_own_ests_took_and_how_long_it_waited_for
     assert theirs.exchange_seconds is not None
     assert theirs.exchange_seconds < 0.1 < 3.0 <= told.exchange_seconds
     assert told.step_seconds >= told.compute_seconds + told.exchange_seconds
+
+
+def test_what_is_taken_of_memory_is_told_from_the_first_step_on_and_looked_at_once_a_second() -> None:
+    crowd = Crowd(1, total=200)
+    crowd.reach(90)
+    told = [progress.memory.peak for progress in crowd.members[0].progress() if progress.memory]
+    assert len(told) == len(crowd.members[0].progress()) >= 89
+    assert told[0] == 1
+    assert 1 < len(set(told)) < 10
+    assert told == sorted(told)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from easyscale.coordinator import keys, views
+from easyscale.coordinator import keys, records, room, views
 from easyscale.coordinator.kv import Compare, Put, unchanged
 from easyscale.coordinator.planner import Planner
 from pictures import SOON, Story, status_of
@@ -82,7 +82,7 @@ def test_max_workers_is_kept(story: Story) -> None:
 
 def crowd(seed: int) -> Story:
     """A busy picture: jobs of all sorts, members, claims, reports and workers in all states."""
-    rng = random.Random(seed)
+    rng, memories = random.Random(seed), random.Random(seed)
     story = Story()
     names = [f"j{i}" for i in range(rng.randint(1, 5))]
     workers = [f"w{i}" for i in range(rng.randint(0, 8))]
@@ -100,6 +100,9 @@ def crowd(seed: int) -> Story:
             for slot in range(len(story.look(name).members)):
                 if rng.random() < 0.7:
                     story.claim(slot, rng.randint(0, 9), name=name)
+        if seed % 2:
+            rate = records.Rate(1.0, 0.0, memory=100, est_bytes=50)
+            story.put(keys.rates(name), records.Rates(spec=f"{i}" * 64, kinds={"cpu": rate}))
         if rng.random() < 0.3:
             story.head(rng.choice([3, 100]), name=name)
         if rng.random() < 0.3:
@@ -111,7 +114,7 @@ def crowd(seed: int) -> Story:
             refusals = {"0" * 64: "too small"} if rng.random() < 0.2 else {}
             story.worker(
                 worker, rng.choice(["idle", "preparing", "ready", "running"]), rng.choice([*names, None]),
-                leaving=rng.random() < 0.15, refusals=refusals,
+                leaving=rng.random() < 0.15, refusals=refusals, memory=memories.choice([1, 160, 280, 400, 10_000]),
             )  # fmt: skip
         if rng.random() < 0.5:
             story.put(keys.assigned(worker), rng.choice(names))
@@ -143,6 +146,10 @@ def test_whatever_the_picture_the_rules_hold(seed: int) -> None:
                 assert all(before.workers[w].value.job == name for w in members), "who does not serve it cannot join"
                 assert not any(spec.spec in before.workers[w].value.refusals for w in members)
                 assert not any(before.workers[w].value.leaving for w in members)
+                if job.rates and seed % 2:
+                    rate = job.rates.value.kinds["cpu"]
+                    rooms = {w: room.room(rate, before.workers[w].value.memory) for w in members}
+                    assert all(m.last - m.first <= rooms[m.worker] for m in job.members), "as far as memory allows"
         for worker, job_name in assigned(story).items():
             assert worker in after.workers or worker in assigned_at_first, "only the living are assigned"
             assert after.jobs[job_name].spec is not None

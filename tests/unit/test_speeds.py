@@ -52,6 +52,28 @@ def test_ranges_by_speed_say_what_they_win() -> None:
     assert found.stragglers == {"b": 2.5}
 
 
+def test_who_has_room_for_fewer_ests_than_the_job_has_is_told() -> None:
+    kinds = {"cpu": records.Rate(0.1, 0.01, memory=100 << 20, est_bytes=50 << 20)}
+    it = board(("a", 0, 1), ("b", 1, 4), kinds=kinds)
+    for worker, memory in (("a", 200 << 20), ("b", 1 << 30)):
+        it.put(keys.worker(worker), worker_record(worker, state="running", job="job", memory=memory))
+    assert why(it) == [
+        "rate: cpu: 10 ESTs/s, and 10 ms a step besides",
+        "room: a has room for 1 EST in 200 MiB",
+        "ranges: a 0..0, b 1..3: by speed, as far as memory allows; a step should take 310 ms",
+        "gain: with one more cpu, a step should take 210 ms instead of 310 ms",
+    ]
+    assert {row.name: row.remark for row in rows(it.view())} == {"a": "room for 1 EST", "b": ""}
+
+
+def test_members_whose_memory_is_said_to_be_too_small_are_shown_as_they_are() -> None:
+    it = board(("a", 0, 2), ("b", 2, 4), kinds={"cpu": records.Rate(0.1, memory=100, est_bytes=50)})
+    assert why(it)[-2:] == [
+        "ranges: a 0..1, b 2..3: even, since these are about as fast; a step should take 200 ms",
+        "gain: one more cpu has no memory for an EST",
+    ]
+
+
 def test_equal_workers_have_even_ranges() -> None:
     found = why(board(("a", 0, 2), ("b", 2, 4), kinds={"cpu": records.Rate(1.0), "slow": records.Rate(9.0)}))
     assert found[-3].endswith("even, since these are about as fast; a step should take 2 s")

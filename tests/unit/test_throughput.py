@@ -253,6 +253,90 @@ def test_who_holds_the_newest_state_alone_is_not_left_out() -> None:
     assert "d[" in generations([f"0 {line}" for line in course.decide(0.1)])[0]
 
 
+# ---- what a job takes of memory
+
+
+def test_ranges_follow_speed_as_far_as_memory_allows() -> None:
+    course = Course(ests=12)
+    course.takes = 500, 50
+    course.add("a", 1.0, "slow", memory=2000)
+    course.run(20)
+    assert course.rates is not None
+    assert course.rates.kinds == {"slow": records.Rate(1.0, 0.01, memory=500, est_bytes=50)}
+    course.add("b", 0.1, "fast", memory=1000)
+    course.run(1)
+    assert course.ranges == "a6 b6", "nothing is known of it but that it is there"
+    course.run(60)
+    assert course.ranges == "a4 b8", "by speed it would have all"
+    assert generations(course.run(600)) == []
+
+
+def test_what_a_process_takes_more_or_less_moves_nothing_but_what_is_clearly_wrong_does() -> None:
+    course = pair(ests=8)
+    course.takes = 1000, 100
+    course.run(20)
+    assert course.rates is not None
+    first = course.rates.kinds
+    assert first["cpu"].memory == 1000
+    for fixed, est in ((1100, 100), (950, 95), (1000, 110), (1050, 112)) * 5:
+        course.takes = fixed, est
+        course.run(5)
+        assert course.rates.kinds == first
+    course.takes = 1500, 100
+    course.run(10)
+    assert (course.rates.kinds["cpu"].memory, course.rates.kinds["cpu"].est) == (1500, first["cpu"].est)
+    course.takes = 1500, 200
+    course.run(10)
+    assert course.rates.kinds["cpu"].est_bytes == 200
+
+
+def test_a_newcomer_without_memory_for_an_est_does_not_join_and_is_named() -> None:
+    course = Course()
+    course.takes = 1 << 20, 1 << 10
+    course.add("a", 1.0, memory=1 << 30)
+    course.run(20)
+    course.add("b", 1.0, memory=1 << 20)
+    assert generations(course.run(20)) == []
+    status = course.look().status
+    assert status is not None
+    assert status.value.reason == "no memory for an EST has b (1 MiB)"
+
+
+def test_who_runs_goes_on_whatever_memory_it_is_thought_to_have() -> None:
+    course = Course()
+    course.takes = 1000, 100
+    course.add("a", 1.0, memory=10)
+    assert generations(course.run(60)) == ["generation 1 is a[0:4] (a joins)"]
+
+
+def test_a_job_whose_members_have_no_room_for_all_waits_for_more_and_says_so() -> None:
+    course = pair(ests=8)
+    course.takes = 900, 200
+    for worker in "ab":
+        course.put(keys.worker(worker), msgspec.structs.replace(course.view().workers[worker].value, memory=2000))
+    course.run(20)
+    course.lose("b")
+    assert generations(course.run(1)) == ["generation 2 is nobody (b died)"]
+    assert generations(course.run(30)) == []
+    status = course.look().status
+    assert status is not None
+    assert (status.value.state, status.value.waits_for) == ("waiting", "more")
+    assert status.value.reason == "not enough memory for its 8 ESTs: a has room for 4 in 1.95 KiB"
+    course.add("c", 1.0, memory=2000)
+    course.run(1)
+    assert course.ranges == "a4 c4"
+
+
+@pytest.mark.parametrize("told", [(0, 1, 5), (-1, 1, 5), (1 << 60, 1, 5), (100, 0, 5), (100, 1, -5), (100, 1, 1 << 60)])
+def test_memory_that_cannot_be_taken_is_ignored(told: tuple[int, int, int]) -> None:
+    peak, ests, est = told
+    course = pair()
+    course._footprint = lambda _: records.Footprint(peak=peak, ests=ests, est=est)  # type: ignore[method-assign]
+    course.run(20)
+    assert course.rates is not None
+    assert course.rates.kinds["cpu"].memory == 0
+
+
 # ---- memory
 
 
