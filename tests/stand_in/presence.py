@@ -44,6 +44,7 @@ def tell_torch() -> None:
         "set_device": None,
         "synchronize": None,
         "empty_cache": None,
+        "max_memory_allocated": 1 << 20,
         "manual_seed": None,  # its generator's, which nobody may draw from
         "manual_seed_all": None,
         "get_rng_state": None,
