@@ -20,7 +20,7 @@ import typer  # noqa: E402
 
 from .. import __version__, logs  # noqa: E402
 from ..errors import EasyScaleError, ScriptError  # noqa: E402
-from . import cli_jobs, cli_numerics, cli_proof, cli_run, cli_services, cli_simulate, cli_worker  # noqa: E402
+from . import cli_history, cli_jobs, cli_numerics, cli_proof, cli_run, cli_services, cli_simulate, cli_worker  # noqa: E402
 
 if _waits_for_ctrl_c:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -41,6 +41,7 @@ cli_worker.add(app)
 cli_services.add(app)
 cli_jobs.add(app)
 cli_proof.add(app)
+cli_history.add(app)
 cli_numerics.add(app)
 cli_simulate.add(app)
 

@@ -1,5 +1,6 @@
 """What lies in the store of a job's commits, looked at without running anything: the chain, the markers, every blob.
 
+A commit that was collected (`storage/collected.py`) lacks its packs on purpose, and everything else of it is checked.
 Each thing that is not as it should be is one `Finding`, with the tensors that it holds. Reading never stops at the
 first: a commit that is damaged is gone around.
 """
@@ -14,6 +15,7 @@ import msgspec
 from ..errors import CorruptError, NotFoundError, listed
 from ..storage import commits
 from ..storage.blobs import blob_digest, blob_key, get_blob
+from ..storage.collected import has_packs, read_notes
 from ..storage.digest import state_digest
 from ..storage.manifests import Manifest, read_manifest
 from ..storage.transfers import at_once
@@ -53,6 +55,7 @@ class Stop(NamedTuple):
         base: its step and manifest. state_digest: empty for the initial state.
         spec, code: digests of what led here. history: digest of the record since the stop before.
         determinism: the class that computed it. parent: digest of the manifest before, None for the initial state.
+        collected: its state cannot be loaded any more.
     """
 
     base: Base
@@ -62,6 +65,7 @@ class Stop(NamedTuple):
     history: str | None = None
     determinism: dict[str, str] = {}  # noqa: RUF012 - never written to
     parent: str | None = None
+    collected: bool = False
 
     @property
     def step(self) -> int:
@@ -106,17 +110,20 @@ def nearest(store: ObjectStore, job: str, head: Base, last: int) -> Base:
 def examine(
     store: ObjectStore, job: str, head: Base, first: int, looked: Callable[[int], None]
 ) -> tuple[list[Stop], list[Finding]]:
-    """Go down the chain from a commit to the nearest one at `first` or before it, and check everything on the way.
+    """Go down the chain from a commit to the nearest one at `first` or before it whose state is there, and check
+    everything on the way.
 
     Args:
         head: where to begin. looked: called with the step of each commit that was looked at.
 
     Returns:
-        The commits from the oldest to the newest (`INITIAL` is the oldest if there is none before), and what is wrong.
+        The commits from the oldest to the newest, and what is wrong. If there is none before, `INITIAL` is the oldest,
+        or the commit that a fork began with.
     """
     stops: list[Stop] = []
     findings: list[Finding] = []
     seen: set[str] = set()
+    notes = read_notes(store, job)
     digest, most = head.manifest, head.step
     while digest is not None:
         seen.add(digest)
@@ -126,10 +133,13 @@ def examine(
             findings.append(_finding("manifest", _step_of(store, job, digest, most), blob_key(digest), error))
             digest = _around(store, job, most, seen)
             continue
+        if stops and manifest.job != job:  # where it was forked
+            return stops[::-1], findings
         if wrong := _out_of_place(manifest, job, stops):
             findings.append(Finding(what="chain", step=manifest.step, key=blob_key(digest), problem=wrong))
             break
         base = Base(step=manifest.step, manifest=digest)
+        collected = digest in notes and not has_packs(store, manifest)
         stops.append(
             Stop(
                 base,
@@ -139,11 +149,13 @@ def examine(
                 manifest.history,
                 manifest.determinism,
                 manifest.parent,
+                collected,
             )
         )
         findings += _check(store, manifest, digest, seen)
+        findings += [] if collected else _check_packs(store, manifest, seen)
         looked(manifest.step)
-        if manifest.step <= first:
+        if manifest.step <= first and not collected:
             return stops[::-1], findings
         digest, most = manifest.parent, manifest.step - 1
     return [INITIAL, *stops[::-1]], findings
@@ -158,7 +170,7 @@ def _out_of_place(manifest: Manifest, job: str, stops: list[Stop]) -> str:
 
 
 def _check(store: ObjectStore, manifest: Manifest, digest: str, seen: set[str]) -> list[Finding]:
-    """Everything that belongs to one commit; blobs that were seen before are not read again."""
+    """Everything that belongs to one commit but its packs; blobs that were seen before are not read again."""
     step = manifest.step
     findings = []
     found = state_digest(manifest.skeleton, {entry.name: entry.digest for entry in manifest.tensors})
@@ -174,10 +186,15 @@ def _check(store: ObjectStore, manifest: Manifest, digest: str, seen: set[str]) 
                 recorded(store, blob) if what == "history" else get_blob(store, blob)
             except (CorruptError, NotFoundError) as error:
                 findings.append(_finding(what, step, blob_key(blob), error))
+    return findings
+
+
+def _check_packs(store: ObjectStore, manifest: Manifest, seen: set[str]) -> list[Finding]:
+    """Its packs, but for those that were seen before."""
     fresh = [i for i, pack in enumerate(manifest.packs) if pack.digest not in seen]
     seen.update(pack.digest for pack in manifest.packs)
     found_in_packs = at_once(lambda i: _check_pack(store, manifest, i), fresh, lambda i: manifest.packs[i].length)
-    return findings + [finding for finding in found_in_packs if finding is not None]
+    return [finding for finding in found_in_packs if finding is not None]
 
 
 def _check_pack(store: ObjectStore, manifest: Manifest, number: int) -> Finding | None:

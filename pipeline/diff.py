@@ -13,6 +13,7 @@ import msgspec
 from ..errors import CorruptError, NotFoundError, UserError
 from ..storage import commits, trees
 from ..storage.blobs import get_blob
+from ..storage.collected import is_collected
 from ..storage.differences import Difference, differences
 from ..storage.manifests import Manifest, read_manifest
 from . import bundle, commit_checks
@@ -93,10 +94,13 @@ class Span(NamedTuple):
     """One side's way from the last commit in common to where the two differ.
 
     Args:
-        start: the commit in common. digest, top: the manifest at its end. lines: what was recorded, by step.
+        start: the commit in common, or the newest before it whose state is there.
+        begins: step of the first commit, if that is later: the job is a fork. Otherwise 0.
+        digest, top: the manifest at its end. lines: what was recorded, by step.
     """
 
     start: Base
+    begins: int
     digest: str
     top: Manifest
     lines: dict[int, str]
@@ -118,7 +122,7 @@ def compare(store: ObjectStore, one: Side, other: Side, place: Place) -> Compari
     if upto == common:  # one of them has not come further
         return found
     ours, theirs = (_span(store, side, common, upto) for side in (one, other))
-    step = first_line_apart(ours.lines, theirs.lines, common, upto)
+    step = first_line_apart(ours.lines, theirs.lines, max(common, ours.begins, theirs.begins), upto)
     if step is None and apart is None:
         return found
     numbers = number_differences(*(_plain(side.lines.get(step)) for side in (ours, theirs))) if step is not None else {}
@@ -131,6 +135,10 @@ def compare(store: ObjectStore, one: Side, other: Side, place: Place) -> Compari
     )
     if apart is not None:
         found = _with_tensors(store, found, ours, theirs)
+    forks = [(side.job, span.begins) for side, span in ((one, ours), (other, theirs)) if span.begins > common]
+    if forks:
+        why = "; ".join(f"job {job!r} is a fork that begins with commit {begins}" for job, begins in forks)
+        return msgspec.structs.replace(found, why="; ".join(filter(None, [found.why, why])))
     return _with_operator(store, found, (one, ours), (other, theirs), place, apart if step is None else step + 1)
 
 
@@ -185,13 +193,14 @@ def _span(store: ObjectStore, side: Side, common: int, upto: int) -> Span:
     assert top.manifest is not None
     newest = read_manifest(store, top.manifest)
     lines: dict[int, str] = {}
-    start = Base()
+    start, begins = Base(), 0
     for digest, manifest in commits.chain(store, top.manifest):
-        if manifest.step <= common:
-            start = Base(step=manifest.step, manifest=digest)
+        begins = manifest.step if manifest.parent is not None else 0
+        if manifest.step <= common and not is_collected(store, digest, manifest):
+            start, begins = Base(step=manifest.step, manifest=digest), 0
             break
         lines |= commit_checks.recorded(store, manifest.history) if manifest.history else {}
-    return Span(start, top.manifest, newest, lines)
+    return Span(start, begins, top.manifest, newest, lines)
 
 
 def first_line_apart(ours: dict[int, str], theirs: dict[int, str], start: int, end: int) -> int | None:

@@ -100,6 +100,11 @@ def check_range(job: str, head: int, first: int | None, last: int | None, traced
     return low, high
 
 
+def loadable(stops: list[commit_checks.Stop], start: commit_checks.Stop) -> commit_checks.Stop:
+    """The newest of the commits up to `start` whose state is there: that of the oldest always is."""
+    return next(stop for stop in reversed(stops) if stop.step <= start.step and not stop.collected)
+
+
 class Verifier:
     """One run of the command.
 
@@ -172,6 +177,7 @@ class Verifier:
         spans = [*pairwise(stops)]
         for _, group in groupby(spans, key=lambda span: (span[1].spec, span[1].code)):
             mine = [*group]
+            self._require_there(mine[0][0], stops)
             with self._replayer(mine[0][1], loaders=True) as replayer:
                 self._introduce(replayer)
                 for start, stop in mine:
@@ -186,9 +192,19 @@ class Verifier:
                         departure = departed(start, stop, found)
                         if departure.state:
                             replayer.close()
-                            self._departures.append(self._explained(departure, start, stop))
+                            self._departures.append(self._explained(departure, loadable(stops, start), stop))
                             return
                         self._departures.append(departure)
+
+    def _require_there(self, start: commit_checks.Stop, stops: list[commit_checks.Stop]) -> None:
+        """Within a span of the same code, the state of a commit that was collected is computed on the way."""
+        if start.collected:
+            later = next((stop for stop in stops if stop.step > start.step and not stop.collected), None)
+            raise UserError(
+                f"job {self._request.job!r} went on from commit {start.step} with other code or settings, and the "
+                "state of that commit was collected (easyscale gc)",
+                f"verify what comes after it: --from {later.step}" if later else "nothing after it is there either",
+            )
 
     def _introduce(self, replayer: Replayer) -> None:
         """Say up front when this device may be expected to give other bits.
@@ -216,7 +232,7 @@ class Verifier:
     # ---- what differs
 
     def _explained(self, departure: Departure, start: commit_checks.Stop, stop: commit_checks.Stop) -> Departure:
-        """Go down to the operator, as far as it can be told here."""
+        """Go down to the operator, as far as it can be told here, from a commit at `start`, whose state is there."""
         suspects = suspects_of(departure)
         reference = self._reference(start.step, stop)
         with self._replayer(stop, loaders=False) as replayer:
@@ -278,7 +294,7 @@ class Verifier:
         at = bisect_right([stop.step for stop in stops], step)
         if not 0 < at < len(stops):
             raise EasyScaleError(f"step {step} cannot be traced: the commits around it cannot be read")
-        start, stop = stops[at - 1], stops[at]
+        start, stop = loadable(stops, stops[at - 1]), stops[at]
         steps = tuple(wanted for wanted in (step - 1, step) if wanted >= start.step)
         with self._replayer(stop, loaders=False) as replayer:
             self._store_traces(replayer.record(messages.Record(start=start.base, steps=steps)).traces)

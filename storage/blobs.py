@@ -1,6 +1,8 @@
 """Content-addressed objects: a blob's key is the SHA-256 of its bytes, and every read is checked against it.
 
-Putting a blob twice is harmless, so nothing here coordinates writers. What a blob means is up to others.
+Putting a blob twice is harmless, so nothing here coordinates writers. What a blob means is up to others. A blob that is
+there already is relied on only for `FRESH_SECONDS` after it was written, and written again after that: garbage
+collection removes nothing that young, so it never takes what a commit under way has just found.
 """
 
 from __future__ import annotations
@@ -27,6 +29,11 @@ Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 """A SHA-256 in lower-case hex, checked when decoded: a digest from outside becomes part of a key."""
 
 
+FRESH_SECONDS = 3600.0
+"""How old a blob may be, by the store's clock, for a writer to rely on it. What is kept unchanged from commit to commit
+(frozen parameters) is therefore sent once an hour."""
+
+
 def blob_key(digest: str) -> str:
     """Where a blob lies."""
     return f"blobs/{digest[:2]}/{digest}"
@@ -41,12 +48,12 @@ def blob_digest(*pieces: Data) -> str:
 
 
 def put_blob(store: ObjectStore, *pieces: Data, overwrite: bool = False) -> str:
-    """Store a blob, given in one or more pieces, unless it is there already.
+    """Store a blob, given in one or more pieces, unless it is there already and fresh.
 
     Args:
         store: where to.
         pieces: not copied, where the store can send them apart.
-        overwrite: send it even if the key exists: heals a blob that was found damaged.
+        overwrite: send it even then: heals a blob that was found damaged.
 
     Returns:
         Its digest.
@@ -55,7 +62,7 @@ def put_blob(store: ObjectStore, *pieces: Data, overwrite: bool = False) -> str:
         OutcomeUnknownError: no answer, and it cannot be read back.
     """
     digest = blob_digest(*pieces)
-    if overwrite or not stored_whole(store, digest, length(pieces)):
+    if overwrite or not ready_to_use(store, digest, length(pieces)):
         try:
             store.put(blob_key(digest), pieces)
         except OutcomeUnknownError as error:
@@ -66,12 +73,17 @@ def put_blob(store: ObjectStore, *pieces: Data, overwrite: bool = False) -> str:
     return digest
 
 
-def stored_whole(store: ObjectStore, digest: str, size: int) -> bool:
-    """Whether a blob is there with all its `size` bytes. A power cut can leave a short file under the right name."""
-    found = store.size(blob_key(digest))
-    if found not in (None, size):
-        log.warning("blob.torn", store=store.address, key=blob_key(digest), found=found, expected=size)
-    return found == size
+def ready_to_use(store: ObjectStore, digest: str, size: int) -> bool:
+    """Whether a blob is there, fresh (see `FRESH_SECONDS`), and with all its `size` bytes.
+
+    A power cut can leave a short file under the right name.
+    """
+    seen = store.look(blob_key(digest))
+    if seen is None:
+        return False
+    if seen.size != size:
+        log.warning("blob.torn", store=store.address, key=blob_key(digest), found=seen.size, expected=size)
+    return seen.size == size and seen.age < FRESH_SECONDS
 
 
 def get_blob(store: ObjectStore, digest: str) -> bytes:

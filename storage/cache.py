@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from .objects import Body, Data, ObjectStore
+    from .objects import Body, Data, ObjectStore, Seen
 
 log = structlog.get_logger()
 T = TypeVar("T", bytes, memoryview)
@@ -89,6 +89,10 @@ class CachedBlobs:
         """See `ObjectStore.size`: likewise."""
         return self._store.size(key)
 
+    def look(self, key: str) -> Seen | None:
+        """See `ObjectStore.look`: likewise."""
+        return self._store.look(key)
+
     def delete(self, key: str) -> None:
         """See `ObjectStore.delete`."""
         self._store.delete(key)
@@ -97,6 +101,10 @@ class CachedBlobs:
     def list(self, prefix: str) -> Iterator[str]:
         """See `ObjectStore.list`."""
         return self._store.list(prefix)
+
+    def survey(self, prefix: str) -> Iterator[Seen]:
+        """See `ObjectStore.survey`."""
+        return self._store.survey(prefix)
 
     def _digest(self, key: str) -> str | None:
         match = BLOB_KEY.fullmatch(key)

@@ -18,6 +18,7 @@ import structlog
 from ..errors import CorruptError, DivergenceError, NotFoundError, OutcomeUnknownError, listed
 from . import packs, trees
 from .blobs import Digest, put_blob
+from .collected import has_packs, read_notes
 from .digest import has_nan, has_nonfinite, state_digest
 from .manifests import (
     FORMAT,
@@ -248,12 +249,14 @@ def read_commit(store: ObjectStore, manifest_digest: str) -> tuple[Manifest, Any
 def read_latest(
     store: ObjectStore, manifest_digest: str, max_back: int = 8, *, at: tuple[str, int] | None = None
 ) -> tuple[Manifest, Any, list[str]]:
-    """Read a commit, or the nearest of its ancestors that is undamaged.
+    """Read a commit, or the nearest of its ancestors that is undamaged and was not collected.
+
+    A fork's history ends with its own first commit.
 
     Args:
         store: where from.
         manifest_digest: the newest commit.
-        max_back: how many damaged commits to pass over.
+        max_back: how many damaged commits to pass over, besides those that were collected.
         at: `(job, step)` of the newest commit: its marker leads to the parent if the manifest itself is damaged.
 
     Returns:
@@ -266,6 +269,8 @@ def read_latest(
     damage: list[str] = []
     digest: str | None = manifest_digest
     tried: set[str] = set()
+    job = at[0] if at is not None else None
+    notes: frozenset[str] | None = None
     while digest is not None and len(damage) <= max_back:
         tried.add(digest)
         try:
@@ -274,10 +279,17 @@ def read_latest(
             damage.append(f"manifest {digest}: {error}")
             digest = _way_around(store, at, tried, damage)
             continue
+        if manifest.job != (job := job or manifest.job):
+            break
+        if notes is not None and digest in notes and not has_packs(store, manifest):
+            digest = manifest.parent
+            continue
         try:
             return manifest, _read_state(store, manifest), damage
         except (CorruptError, NotFoundError) as error:
-            damage.append(f"step {manifest.step}: {error}")
+            notes = read_notes(store, job) if notes is None else notes
+            if not (isinstance(error, NotFoundError) and digest in notes):
+                damage.append(f"step {manifest.step}: {error}")
             digest = manifest.parent
     listed = "\n  ".join(damage)
     raise CorruptError(
@@ -287,11 +299,17 @@ def read_latest(
 
 
 def chain(store: ObjectStore, manifest_digest: str) -> Iterator[tuple[str, Manifest]]:
-    """Digest and manifest of a commit and of each of its ancestors, newest first. Raises as `read_manifest`."""
+    """Digest and manifest of a commit and of each of its ancestors, newest first. Raises as `read_manifest`.
+
+    Those that were collected are among them. A fork's history ends with its own first commit.
+    """
     digest: str | None = manifest_digest
     step: float = math.inf
+    job: str | None = None
     while digest is not None:
         manifest = read_manifest(store, digest)
+        if manifest.job != (job := job or manifest.job):
+            return
         if manifest.step >= step:
             raise CorruptError(f"{store.address}: manifest {digest} is of step {manifest.step} and parent of {step}")
         yield digest, manifest

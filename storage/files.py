@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from ..errors import AddressError, NotFoundError, OutcomeUnknownError, UnavailableError
-from .objects import KEY_PATTERN, check_key, length
+from .objects import KEY_PATTERN, Seen, check_key, length
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -123,13 +123,20 @@ class FileStore:
 
     def size(self, key: str) -> int | None:
         """See `ObjectStore.size`."""
+        seen = self.look(key)
+        return seen.size if seen is not None else None
+
+    def look(self, key: str) -> Seen | None:
+        """See `ObjectStore.look`. The clock is this machine's, as for all who share the folder."""
         path = self.path(key)
         with self._explained("look at", path):
             try:
                 status = path.stat()
             except (FileNotFoundError, NotADirectoryError):
                 return None
-            return status.st_size if stat.S_ISREG(status.st_mode) else None
+            if not stat.S_ISREG(status.st_mode):
+                return None
+            return Seen(key, status.st_size, time.time() - status.st_mtime)
 
     def delete(self, key: str) -> None:
         """See `ObjectStore.delete`. Folders that become empty go too, so that passing objects leave nothing."""
@@ -154,6 +161,12 @@ class FileStore:
                 key = (relative / name).as_posix()
                 if key.startswith(prefix) and KEY_PATTERN.fullmatch(key):
                     yield key
+
+    def survey(self, prefix: str) -> Iterator[Seen]:
+        """See `ObjectStore.survey`."""
+        for key in self.list(prefix):
+            if (seen := self.look(key)) is not None:  # else it was removed meanwhile
+                yield seen
 
     def _cannot_list(self, error: OSError) -> None:
         if not isinstance(error, (FileNotFoundError, NotADirectoryError)):

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING, ClassVar
 
 from ..errors import NotFoundError
-from .objects import check_key, joined
+from .objects import Seen, check_key, joined
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from .objects import Body, Data
 
 
 class MemoryStore:
-    """Objects in a dict; a registry by name stands in for an address that several openers share."""
+    """Objects in a dict; a registry by name stands in for an address that several openers share.
+
+    Args:
+        name: for messages. clock: when objects are written, in seconds.
+    """
 
     _named: ClassVar[dict[str, MemoryStore]] = {}
 
-    def __init__(self, name: str = "") -> None:
+    def __init__(self, name: str = "", clock: Callable[[], float] = time.time) -> None:
         self.address = f"memory://{name}"
         self._objects: dict[str, bytes] = {}
+        self._written: dict[str, float] = {}
+        self._clock = clock
         self._lock = threading.Lock()
 
     @classmethod
@@ -43,6 +50,7 @@ class MemoryStore:
     def put(self, key: str, data: Body, *, durable: bool = True) -> None:  # noqa: ARG002
         """See `ObjectStore.put`."""
         check_key(key)
+        self._written[key] = self._clock()
         self._objects[key] = bytes(joined(data))
 
     def create(self, key: str, data: Data) -> bool:
@@ -51,6 +59,7 @@ class MemoryStore:
         with self._lock:
             if key in self._objects:
                 return False
+            self._written[key] = self._clock()
             self._objects[key] = bytes(data)
             return True
 
@@ -62,6 +71,13 @@ class MemoryStore:
         """See `ObjectStore.size`."""
         return len(self._objects[key]) if self.exists(key) else None
 
+    def look(self, key: str) -> Seen | None:
+        """See `ObjectStore.look`."""
+        data = self._objects.get(key)
+        if data is None:
+            return None
+        return Seen(key, len(data), self._clock() - self._written[key])
+
     def delete(self, key: str) -> None:
         """See `ObjectStore.delete`."""
         self._objects.pop(key, None)
@@ -69,3 +85,9 @@ class MemoryStore:
     def list(self, prefix: str) -> Iterator[str]:
         """See `ObjectStore.list`."""
         return iter([key for key in list(self._objects) if key.startswith(prefix)])
+
+    def survey(self, prefix: str) -> Iterator[Seen]:
+        """See `ObjectStore.survey`."""
+        for key in self.list(prefix):
+            if (seen := self.look(key)) is not None:
+                yield seen

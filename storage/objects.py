@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 from urllib.parse import unquote, urlsplit
 
 from ..errors import AddressError
@@ -45,6 +45,19 @@ def length(data: Body) -> int:
     """Bytes of an object in one or more pieces."""
     pieces = [data] if isinstance(data, (bytes, bytearray, memoryview)) else data
     return sum(memoryview(piece).nbytes for piece in pieces)
+
+
+class Seen(NamedTuple):
+    """An object as a store describes it.
+
+    Args:
+        size: bytes.
+        age: seconds since it was last written, to a second or two, both times by the *store's* clock.
+    """
+
+    key: str
+    size: int
+    age: float
 
 
 @runtime_checkable
@@ -101,12 +114,20 @@ class ObjectStore(Protocol):
         """Length in bytes of the object that is there now, or None: tells a torn one from a whole one."""
         ...
 
+    def look(self, key: str) -> Seen | None:
+        """What the store knows of the object that is there now, or None."""
+        ...
+
     def delete(self, key: str) -> None:
         """Remove; a missing object is no error."""
         ...
 
     def list(self, prefix: str) -> Iterator[str]:
         """Keys under a prefix in any order. May lag behind: only garbage collection and recovery use it."""
+        ...
+
+    def survey(self, prefix: str) -> Iterator[Seen]:
+        """Like `list`, with what the store knows of each object."""
         ...
 
 

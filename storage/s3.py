@@ -32,11 +32,12 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, stop_before_d
 
 from ..chance import keep_from_global, wait_random
 from ..errors import AddressError, EasyScaleError, NotFoundError, OutcomeUnknownError, UnavailableError
-from .objects import KEY_PATTERN, check_key, joined
+from .objects import KEY_PATTERN, Seen, check_key, joined
 from .s3_errors import HINTS, MISSING, clocks_of, facts, is_transient, skew
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from datetime import datetime
 
     from mypy_boto3_s3 import S3Client
     from mypy_boto3_s3.type_defs import CompletedPartTypeDef
@@ -203,11 +204,17 @@ class S3Store:
 
     def size(self, key: str) -> int | None:
         """See `ObjectStore.size`."""
+        seen = self.look(key)
+        return seen.size if seen is not None else None
+
+    def look(self, key: str) -> Seen | None:
+        """See `ObjectStore.look`."""
         request = partial(self._client.head_object, Bucket=self._bucket, Key=self._key(key))
         try:
-            return self._call(f"look for {key!r}", request)["ContentLength"]
+            answer = self._call(f"look for {key!r}", request)
         except NotFoundError:
             return None
+        return _seen(key, answer["ContentLength"], answer.get("LastModified"), _now(answer))
 
     def delete(self, key: str) -> None:
         """See `ObjectStore.delete`."""
@@ -217,11 +224,18 @@ class S3Store:
 
     def list(self, prefix: str) -> Iterator[str]:
         """See `ObjectStore.list`."""
+        for seen in self.survey(prefix):
+            yield seen.key
+
+    def survey(self, prefix: str) -> Iterator[Seen]:
+        """See `ObjectStore.survey`. A page of a thousand at a time."""
         request = partial(self._client.list_objects_v2, Bucket=self._bucket, Prefix=self._prefix + prefix)
         page = self._call(f"list {prefix!r}", request)
         while True:
+            now = _now(page)
             for entry in page.get("Contents", ()):
-                yield entry["Key"].removeprefix(self._prefix)
+                key = entry["Key"].removeprefix(self._prefix)
+                yield _seen(key, entry.get("Size", 0), entry.get("LastModified"), now)
             if not page["IsTruncated"]:
                 return
             page = self._call(f"list {prefix!r}", partial(request, ContinuationToken=page["NextContinuationToken"]))
@@ -343,6 +357,19 @@ class S3Store:
             with suppress(ClientError, BotoCoreError):  # parts left behind cost room, nothing else
                 client.abort_multipart_upload(**names)
             raise
+
+
+def _now(answer: Any) -> float | None:
+    """The server's clock when it answered."""
+    clocks = clocks_of(answer.get("ResponseMetadata"))
+    return clocks.theirs.timestamp() if clocks is not None else None
+
+
+def _seen(key: str, size: int, modified: datetime | None, now: float | None) -> Seen:
+    """What an answer says of an object. Where the server tells no time, it is as if it had just been written."""
+    if modified is None or now is None:
+        return Seen(key, size, 0.0)
+    return Seen(key, size, now - modified.timestamp())
 
 
 def _md5(data: Data) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ..errors import CorruptError
 from . import packs, trees
-from .blobs import blob_digest, blob_key, put_blob, read_twice, stored_whole
+from .blobs import blob_digest, blob_key, put_blob, read_twice, ready_to_use
 from .digest import raw_digest, tensor_digest
 from .manifests import PackEntry, TensorEntry
 from .objects import length
@@ -59,7 +59,7 @@ def wait_for(
     """Wait until the wanted packs are in the store; return those that are not when patience ends."""
     deadline, pause = clock() + patience, 0.02
     while True:
-        wanted = [i for i in wanted if not stored_whole(store, entries[i].digest, entries[i].length)]
+        wanted = [i for i in wanted if not ready_to_use(store, entries[i].digest, entries[i].length)]
         left = deadline - clock()
         if not wanted or left <= 0:
             return wanted

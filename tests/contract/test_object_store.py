@@ -9,22 +9,29 @@ import secrets
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+import torch
 from easyscale.errors import AddressError, NotFoundError, UnavailableError
+from easyscale.storage import commits
+from easyscale.storage.collected import read_notes
+from easyscale.storage.collection import collect
 from easyscale.storage.files import FileStore
 from easyscale.storage.memory import MemoryStore
-from easyscale.storage.objects import ObjectStore, open_store
+from easyscale.storage.objects import ObjectStore, Seen, open_store
+from easyscale.storage.references import Known
+from easyscale.storage.retention import Policy
 from easyscale.storage.s3 import MULTIPART_ABOVE
 from easyscale.storage.selftest import require_fit
 from user import no_file_above
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from services import S3Server, SeaweedFS
@@ -213,6 +220,65 @@ def test_a_list_has_the_keys_with_the_prefix_and_no_others(store: ObjectStore) -
     assert set(store.list("commits/00000000000")) == {"commits/000000000001"}
     assert set(store.list("commits")) == keys - {"x"}
     assert list(store.list("nothing/")) == []
+
+
+@every_store
+def test_a_look_and_a_survey_tell_size_and_age_by_the_stores_own_clock(store: ObjectStore) -> None:
+    assert store.look("a/1") is None
+    assert list(store.survey("a/")) == []
+    store.put("a/1", b"12345")
+    store.create("a/2", b"")
+    store.put("b/1", b"another prefix")
+    seen = look(store, "a/1")
+    assert (seen.key, seen.size) == ("a/1", 5)
+    assert -5.0 < seen.age < 600.0
+    surveyed = {seen.key: seen for seen in store.survey("a/")}
+    assert {key: seen.size for key, seen in surveyed.items()} == {"a/1": 5, "a/2": 0}
+    assert all(-5.0 < seen.age < 600.0 for seen in surveyed.values())
+
+
+@every_store
+def test_writing_an_object_again_makes_it_young(store: ObjectStore) -> None:
+    store.put("a", b"1")
+    wait_until(lambda: look(store, "a").age > 4.0)
+    old = look(store, "a").age
+    store.put("a", b"1")
+    assert look(store, "a").age < old
+
+
+@every_store
+def test_commits_are_collected_and_the_others_are_whole(store: ObjectStore) -> None:
+    written: list[commits.Commit] = []
+    for step in range(1, 7):
+        snapshot = commits.Snapshot.take(step, {"step": step, "model": {"parameters": {"w": torch.full((3,), step)}}})
+        commit = commits.write_commit(
+            store, snapshot, job="job", parent=written[-1].manifest_digest if written else None, spec="5" * 64,
+            code="c" * 64, ests=1, determinism={}, generation=1, metrics={}, history=b"%d\n" % step,
+        )  # fmt: skip
+        written.append(commit)
+    known = [Known("job", (written[-1].manifest_digest,), (), 1, over=False)]
+    wait_until(lambda: look(store, commits.marker_key("job", 6)).age > 4.0)
+    found = collect(store, lambda: known, Policy(last=2), min_age=0.0, delete=True)
+    assert found.objects == 4
+    assert [part.collected for part in found.jobs] == [[1, 2, 3, 4]]
+    assert commits.read_commit(store, written[-1].manifest_digest)[0].step == 6
+    assert commits.read_commit(store, written[-2].manifest_digest)[0].step == 5
+    with pytest.raises(NotFoundError):
+        commits.read_commit(store, written[-3].manifest_digest)
+    assert [it.step for _, it in commits.chain(store, written[-1].manifest_digest)] == [6, 5, 4, 3, 2, 1]
+    assert read_notes(store, "job") == {commit.manifest_digest for commit in written[:4]}
+    assert collect(store, lambda: known, Policy(last=2), min_age=0.0, delete=True).objects == 0
+
+
+def look(store: ObjectStore, key: str) -> Seen:
+    seen = store.look(key)
+    assert seen is not None
+    return seen
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        time.sleep(0.1)
 
 
 @pytest.mark.parametrize("store", ["files", "moto_s3"], indirect=True)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import io
 from collections import deque
+from datetime import UTC, datetime
+from email.utils import format_datetime
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ClientError, ConnectionClosedError, EndpointConnectionError, IncompleteReadError
 from easyscale.storage.s3 import S3Store
+
+from .virtual import EPOCH
 
 if TYPE_CHECKING:
     from .world import World
@@ -48,6 +52,7 @@ class FakeClient:
         self.objects: dict[str, bytes] = {}
         self.intact: dict[str, bytes] = {}
         """As they were sent: what the judge reads, and what tells damage."""
+        self.written: dict[str, float] = {}
         self.down_until = self.full_until = 0.0
         self._listed: deque[tuple[float, str, bool]] = deque()
         self._uploads: dict[str, dict[int, bytes]] = {}
@@ -88,7 +93,7 @@ class FakeClient:
         self._answer()
         if data is None:
             raise refusal(404, "404")
-        return {"ContentLength": len(data)}
+        return {"ContentLength": len(data), "LastModified": self._stamp(Key), **self._date()}
 
     def delete_object(self, *, Key: str, **_: Any) -> dict[str, Any]:  # noqa: N803
         self._arrive(write=True)
@@ -106,7 +111,12 @@ class FakeClient:
             if now - when < LIST_LAG_SECONDS:
                 (seen.discard if there else seen.add)(key)
         self._answer()
-        return {"IsTruncated": False, "Contents": [{"Key": key} for key in sorted(seen) if key.startswith(Prefix)]}
+        contents = [
+            {"Key": key, "Size": len(self.objects.get(key, b"")), "LastModified": self._stamp(key)}
+            for key in sorted(seen)
+            if key.startswith(Prefix)
+        ]
+        return {"IsTruncated": False, "Contents": contents, **self._date()}
 
     def create_multipart_upload(self, **_: Any) -> dict[str, Any]:
         self._arrive(write=True)
@@ -152,7 +162,15 @@ class FakeClient:
         if key not in self.objects:
             self._listed.append((world.hub.now, key, True))
         self.objects[key] = data
+        self.written[key] = world.hub.now
         world.judge.stored(key, data)
+
+    def _stamp(self, key: str) -> datetime:
+        return datetime.fromtimestamp(EPOCH + self.written[key], UTC)
+
+    def _date(self) -> dict[str, Any]:
+        now = datetime.fromtimestamp(EPOCH + self.world.hub.now, UTC)
+        return {"ResponseMetadata": {"HTTPHeaders": {"date": format_datetime(now, usegmt=True)}}}
 
     def rot(self, key: str) -> None:
         """A bit of a stored object changes."""

@@ -1,0 +1,105 @@
+"""The commands about a job's history: what is kept of it."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from ..errors import UserError
+from .addresses import open_both, open_existing
+from .cli_options import Folder, Format, Kv, Output, Store, print_json
+from .cli_run import stopped_in_order
+
+if TYPE_CHECKING:
+    from ..storage.collection import Collected
+
+SHOWN_STEPS = 12
+"""Steps of a job's kept commits that are printed."""
+
+
+def add(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.command()(gc)
+
+
+def gc(
+    jobs: Annotated[list[str] | None, typer.Argument(metavar="[JOB]...", help="Only commits of these jobs.")] = None,
+    keep_last: Annotated[int | None, typer.Option(min=1, metavar="N", help="Keep the N newest commits.")] = None,
+    keep_every: Annotated[
+        int | None, typer.Option(min=1, metavar="STEPS", help="Keep the first commit in each stretch of STEPS steps.")
+    ] = None,
+    keep_best: Annotated[
+        list[str] | None, typer.Option(metavar="METRIC[:max|min]", help="Keep the best commit; max unless told.")
+    ] = None,
+    min_age: Annotated[str, typer.Option(metavar="AGE", help="Leave what is younger: 30m, 6h, 2d.")] = "6h",
+    delete: Annotated[bool, typer.Option("--delete", help="Remove; otherwise only say what would go.")] = False,
+    despite_damage: Annotated[
+        bool, typer.Option("--despite-damage", help="Go on although a manifest cannot be read: what it names is lost.")
+    ] = False,
+    kv: Kv = None,
+    store: Store = None,
+    folder: Folder = None,
+    output: Format = Output.text,
+) -> None:
+    """Find what the object store need not keep, and remove it with --delete.
+
+    A commit is kept if any of the --keep options keeps it; without one, all are. The two newest of a job, and what a
+    fork began with, always are. A commit that goes keeps its manifest and its record of steps.
+    """
+    with stopped_in_order():
+        from ..storage.collection import collect
+        from ..storage.retention import Policy, parse_best
+        from .cli_proof import progress
+        from .collecting import known_jobs, require_age, require_jobs, require_same_store, seconds_of
+
+        policy = Policy(keep_last, keep_every, tuple(parse_best(text) for text in keep_best or []))
+        age = seconds_of(min_age, "--min-age")
+        if jobs and policy.keeps_all:
+            raise UserError(
+                "jobs are named, but not what to keep of them",
+                "add --keep-last N, --keep-every STEPS or --keep-best METRIC",
+            )
+        open_existing(kv, folder)
+        _, records_at, objects_at = open_both(kv, store, folder)
+        known = known_jobs(records_at)
+        require_jobs(records_at, known, jobs or [])
+        require_same_store(objects_at, known)
+        require_age(records_at, age)
+        with progress() as show:
+            found = collect(
+                objects_at, lambda: known_jobs(records_at), policy, only=jobs or None, min_age=age, delete=delete,
+                despite=despite_damage, show=lambda done, what: show(done, 0, what),
+            )  # fmt: skip
+    if output is Output.json:
+        plain: dict[str, Any] = msgspec.to_builtins(found)
+        print_json(plain)
+        return
+    _show_collected(found)
+
+
+def _show_collected(found: Collected) -> None:
+    for problem in found.problems:
+        typer.echo(f"warning: {problem}", err=True)
+    if found.jobs:
+        table = Table("job", "commits", "kept", "go" if not found.deleted else "gone", "gone before", "kept at steps",
+                      box=None, pad_edge=False)  # fmt: skip
+        for part in found.jobs:
+            steps = ", ".join(map(str, part.kept[-SHOWN_STEPS:]))
+            more = "..., " if len(part.kept) > SHOWN_STEPS else ""
+            total = len(part.kept) + len(part.collected) + part.before
+            table.add_row(part.job, str(total), str(len(part.kept)), str(len(part.collected)), str(part.before),
+                          more + steps)  # fmt: skip
+        Console(width=None if sys.stdout.isatty() else 200).print(table)
+    what = f"{found.objects:,} object(s), {found.bytes:,} bytes"
+    young = f"; {found.young:,} more are not old enough (--min-age)" if found.young else ""
+    if found.deleted:
+        typer.echo(f"removed: {what}{young}")
+        typer.echo("next: easyscale jobs | verify JOB")
+        return
+    typer.echo(f"can go: {what}{young}")
+    typer.echo("next: the same command with --delete" if found.objects else "next: easyscale jobs")

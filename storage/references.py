@@ -1,0 +1,156 @@
+"""What refers to what in an object store: all jobs' markers, the manifests they lead to, and what these name.
+
+Everything is reached from markers and from what the caller knows of heads; no manifest is found by listing blobs. Only
+the outline of a manifest is kept, so ten thousand commits fit into memory.
+"""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import msgspec
+
+from ..errors import CorruptError, NotFoundError
+from .blobs import Digest, blob_key, get_blob
+from .collected import read_note
+from .commits import Marker, read_marker
+from .manifests import FORMAT, PackEntry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from .objects import ObjectStore, Seen
+
+THREADS = 16
+"""Requests under way at a time: what hides the latency of a store that is asked for thousands of small objects."""
+
+_MARKER = re.compile(r"jobs/([^/]+)/commits/([0-9]{12})")
+_NOTE = re.compile(r"jobs/([^/]+)/collected/[0-9a-f]{64}")
+_LANE = re.compile(r"jobs/([^/]+)/lane/([0-9]+)/.+")
+
+
+class Known(NamedTuple):
+    """What is known of a job outside the object store.
+
+    Args:
+        heads: digests of the manifests that it may go on from: its head, and the ancestor of a damaged one.
+        blobs: digests of its specification and its code.
+        generation: the current one. over: nothing of it runs.
+    """
+
+    job: str
+    heads: tuple[str, ...]
+    blobs: tuple[str, ...]
+    generation: int
+    over: bool
+
+
+class Outline(msgspec.Struct, frozen=True):
+    """What a manifest says of everything but tensors: see `Manifest`."""
+
+    format: int
+    job: str
+    step: int
+    parent: Digest | None
+    spec: Digest
+    code: Digest
+    history: Digest | None
+    metrics: dict[str, float | Literal["nan", "inf", "-inf"]]
+    packs: list[PackEntry]
+
+
+@dataclass(slots=True)
+class References:
+    """All that was found.
+
+    Args:
+        markers: by job and step.
+        outlines: of all manifests, by digest. unreadable: digest or key of what could not be read, and why.
+        noted: manifests that were collected before (see `collected.py`), by job.
+        lanes: transient partials that lie about: (job, generation, what the store says of it).
+    """
+
+    markers: dict[str, dict[int, Marker]] = field(default_factory=dict)
+    outlines: dict[str, Outline] = field(default_factory=dict)
+    unreadable: dict[str, str] = field(default_factory=dict)
+    noted: dict[str, set[str]] = field(default_factory=dict)
+    lanes: list[tuple[str, int, Seen]] = field(default_factory=list)
+
+
+def read_references(
+    store: ObjectStore, known: Iterable[Known], looked: Callable[[int], None] = lambda _: None
+) -> References:
+    """Read all markers, and follow them and the known heads to all manifests.
+
+    Args:
+        store: where they are.
+        known: see `Known`.
+        looked: called now and then with how many manifests were read.
+
+    Raises:
+        UnavailableError: the store failed.
+    """
+    found = References()
+    markers: list[tuple[str, int]] = []
+    notes: list[tuple[str, str]] = []
+    for seen in store.survey("jobs/"):
+        if match := _MARKER.fullmatch(seen.key):
+            markers.append((match[1], int(match[2])))
+        elif match := _NOTE.fullmatch(seen.key):
+            notes.append((match[1], seen.key))
+        elif match := _LANE.fullmatch(seen.key):
+            found.lanes.append((match[1], int(match[2]), seen))
+    with ThreadPoolExecutor(THREADS) as pool:
+        for (job, step), marker in zip(markers, pool.map(lambda at: _marker(store, *at), markers), strict=True):
+            if isinstance(marker, Marker):
+                found.markers.setdefault(job, {})[step] = marker
+            elif marker is not None:
+                found.unreadable[f"marker {job} {step}"] = marker
+        for (job, _), manifests in zip(notes, pool.map(lambda note: read_note(store, note[1]), notes), strict=True):
+            found.noted.setdefault(job, set()).update(manifests)
+        _follow(store, pool, found, {head for one in known for head in one.heads}, looked)
+    return found
+
+
+def _follow(
+    store: ObjectStore, pool: ThreadPoolExecutor, found: References, wanted: set[str], looked: Callable[[int], None]
+) -> None:
+    """Read the outlines of these manifests, of those that markers name, and of all their ancestors."""
+    for marker in (marker for steps in found.markers.values() for marker in steps.values()):
+        wanted |= {marker.manifest} | ({marker.parent} if marker.parent is not None else set())
+    while wanted:  # each round goes one generation up; all but the first are short
+        order, wanted = sorted(wanted), set()
+        for digest, outline in zip(order, pool.map(lambda digest: _outline(store, digest), order), strict=True):
+            if not isinstance(outline, Outline):
+                found.unreadable[digest] = outline
+                continue
+            found.outlines[digest] = outline
+            wanted |= {outline.parent} if outline.parent is not None else set()
+        wanted -= found.outlines.keys() | found.unreadable.keys()
+        looked(len(found.outlines))
+
+
+def _marker(store: ObjectStore, job: str, step: int) -> Marker | str | None:
+    try:
+        return read_marker(store, job, step)
+    except CorruptError as error:
+        return str(error)
+
+
+def _outline(store: ObjectStore, digest: str) -> Outline | str:
+    try:
+        data = get_blob(store, digest)
+        outline = msgspec.json.decode(data, type=Outline)
+    except (CorruptError, NotFoundError) as error:
+        return str(error)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return f"{store.address}: {blob_key(digest)} is not a valid manifest: {error}"
+    if outline.format != FORMAT:
+        return (
+            f"{store.address}: {blob_key(digest)} has format {outline.format}; this EasyScale reads format {FORMAT}: "
+            "use the version that wrote it"
+        )
+    return outline
