@@ -147,6 +147,8 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         spec: blob digest of the `JobSpec`. code: blob digest of the code bundle.
         steps: the step at which the job is done.
+        forked: `JOB@STEP` of the commit that it began with; empty: it began with its first step.
+        rewound: how often its head went back. A runner that was started before holds a state that does not count.
     """
 
     name: str
@@ -162,6 +164,8 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     numerics: str = "native"
     retries: Retry = Retry()
     submitted: float = 0.0
+    forked: str = ""
+    rewound: int = 0
 
 
 class Member(msgspec.Struct, frozen=True):

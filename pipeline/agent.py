@@ -212,9 +212,10 @@ class Agent:
             return
         if self._report is not None or self.id in job.reports or not self.lease:
             return  # the last attempt must be counted first
-        self.runner = RunnerState(assigned, spec.spec, self.hang_floor)
+        self.runner = RunnerState(assigned, spec.spec, self.hang_floor, spec.rewound)
         self.runner.begins("load", now)
-        yield Start(messages.Prepare(job=assigned, worker=self.id, spec=spec.spec, code=spec.code))
+        order = messages.Prepare(job=assigned, worker=self.id, spec=spec.spec, code=spec.code, forked=bool(spec.forked))
+        yield Start(order)
 
     def _part(self, now: float) -> Iterator[Action]:
         """Exit, after the last words: whoever takes back its assignment has not died of its job."""
@@ -239,7 +240,8 @@ class Agent:
                 yield from self._release(job)
         else:
             claim = None
-        changed = job.spec is not None and job.spec.value.spec != runner.spec
+        spec = job.spec.value if job.spec is not None else None
+        changed = spec is not None and (spec.spec, spec.rewound) != (runner.spec, runner.rewound)
         yield from publish(runner, job, claim, may_claim=self._may_claim(job, slot))
         yield from report_damage(runner, job)
         if runner.phase == "running":

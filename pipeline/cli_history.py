@@ -1,4 +1,4 @@
-"""The commands about a job's history: what is kept of it."""
+"""The commands about a job's history: what is kept of it, and what begins or goes on from one of its commits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.table import Table
 
 from ..errors import UserError
 from .addresses import open_both, open_existing
-from .cli_options import Folder, Format, Kv, Output, Store, print_json
+from .cli_options import Folder, Format, JobName, Kv, Output, Store, print_json
 from .cli_run import stopped_in_order
 
 if TYPE_CHECKING:
@@ -24,7 +24,8 @@ SHOWN_STEPS = 12
 
 def add(app: typer.Typer) -> None:
     """Add these commands."""
-    app.command()(gc)
+    for command in (gc, fork, rewind):
+        app.command()(command)
 
 
 def gc(
@@ -80,6 +81,75 @@ def gc(
         print_json(plain)
         return
     _show_collected(found)
+
+
+def fork(
+    point: Annotated[
+        str, typer.Argument(metavar="JOB[@STEP]", help="The commit to begin with; the newest unless told.")
+    ],
+    name: Annotated[str, typer.Option("--name", help="Name of the new job.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Another setting of the job, or of its optimizer (lr=0.01)."),
+    ] = None,
+    kv: Kv = None,
+    store: Store = None,
+    folder: Folder = None,
+    output: Format = Output.text,
+) -> None:
+    """Begin another job with a commit of this one. They share everything that is stored; this one goes on undisturbed.
+
+    A base learning rate is scaled with all that its schedule has made of it.
+    """
+    with stopped_in_order():
+        from . import forking
+        from .cli_proof import committed
+        from .inspect import pairs_of
+
+        job, step = _point(point)
+        changes = pairs_of(settings or [])
+        open_existing(kv, folder)
+        _, records_at, objects_at = open_both(kv, store, folder)
+        view = committed(records_at, objects_at, job)
+        made = forking.fork(records_at, objects_at, view, step, name, changes)
+    if output is Output.json:
+        print_json({**made._asdict(), "forked": f"{job}@{made.step}"})
+        return
+    typer.echo(f"job {made.job!r}: begins with commit {made.step} of {job!r}, will be done at step {made.steps}")
+    typer.echo(f"next: easyscale watch {made.job} | diff {job} {made.job}")
+
+
+def rewind(
+    job: JobName,
+    to: Annotated[int, typer.Option("--to", min=0, metavar="STEP", help="Step of the commit; 0: the beginning.")],
+    kv: Kv = None,
+    store: Store = None,
+    folder: Folder = None,
+    output: Format = Output.text,
+) -> None:
+    """Let a job go back to one of its commits and pause it there; what came after is given up."""
+    with stopped_in_order():
+        from . import forking
+        from .cli_proof import committed
+
+        open_existing(kv, folder)
+        _, records_at, objects_at = open_both(kv, store, folder)
+        committed(records_at, objects_at, job)
+        before = forking.rewind(records_at, objects_at, job, to)
+    was = before.head.value.step if before.head else 0
+    if output is Output.json:
+        print_json({"job": job, "was": was, "step": to})
+        return
+    typer.echo(f"job {job!r}: went back from commit {was} to {to}, and is paused")
+    typer.echo(f"next: easyscale resume {job}, or submit its script again | show {job}")
+
+
+def _point(text: str) -> tuple[str, int | None]:
+    """`JOB@STEP`, or `JOB`."""
+    job, at, step = text.partition("@")
+    if at and not (step.isascii() and step.isdigit()):
+        raise UserError(f"{text!r} names no commit", "write JOB@STEP, with the step of a commit, or JOB for its newest")
+    return job, int(step) if at else None
 
 
 def _show_collected(found: Collected) -> None:

@@ -197,6 +197,7 @@ def _lines(job: Summary) -> list[tuple[str, str]]:
         ("state", f"{job.state}: {job.reason}" if job.reason else job.state),
         *([("wanted", job.desired)] if job.desired != "running" and job.desired != job.state else []),
         ("step", f"{job.step} of {job.steps}, committed {job.committed}"),
+        *([("forked from", job.forked)] if job.forked else []),
         ("ESTs", str(job.ests)),
         ("generation", str(job.generation)),
         ("workers", ", ".join(job.workers) or "none"),

@@ -34,6 +34,10 @@ MAX_GLOBS = 100
 
 _FOUND_LATER = {"script": "", "code": "", "data": "", "samples": UNKNOWN_SAMPLES, "python": "", "torch": ""}
 _KINDS = {field.name: field.type for field in msgspec.structs.fields(JobSpec) if field.name not in _FOUND_LATER}
+
+SETTINGS = frozenset(_KINDS)
+"""Names of all settings."""
+
 _ALTERNATIVES = {
     "steps": "epochs",
     "epochs": "steps",

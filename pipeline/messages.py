@@ -31,12 +31,16 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prepare(Message, frozen=True, kw_only=True, tag=True):
-    """Import the code, build the replica, compute the probe; answered by `Ready` or `Failed`."""
+    """Import the code, build the replica, compute the probe; answered by `Ready` or `Failed`.
+
+    `forked`: the job cannot begin again with its first step, since it began with another job's commit.
+    """
 
     job: str
     worker: str
     spec: str
     code: str
+    forked: bool = False
 
 
 class Run(Message, frozen=True, kw_only=True, tag=True):

@@ -76,6 +76,7 @@ class Runner:
         self._patience = PATIENCE_SECONDS
         self._holding = Holding()
         self._ended = ""
+        self._forked = False
         self._engine: Engine | None = None
         self._build: Callable[[], Engine]
         self._folder = Path(environment.folder)
@@ -117,6 +118,7 @@ class Runner:
         from .committer import About, Committer
 
         laps = Laps()
+        self._forked = message.forked
         heap.keep()
         self._store = store = self._open(open_store)
         spec, self._folder = preparation.fetch(
@@ -298,6 +300,8 @@ class Runner:
             manifest, state, damage = commits.read_latest(self._store, run.base.manifest, at=at)
             usable = messages.Base(step=manifest.step, manifest=blob_digest(manifests.encode_manifest(manifest)))
         except CorruptError as error:
+            if self._forked:
+                raise  # it began with another job's commit, so it cannot begin again
             damage = str(error).splitlines()
         if damage:
             log.error("runner.commit_damaged", damage=damage, usable=usable.step)
@@ -325,13 +329,15 @@ class Runner:
         digest = base.manifest
         at: tuple[str, int] | None = (self._committer.job, base.step)
         while digest is not None:
-            manifest, state, damage = commits.read_latest(self._store, digest, at=at)
+            manifest, state, damage = commits.read_latest(self._store, digest, at=at, job=self._committer.job)
             if damage:
                 log.error("runner.commit_damaged", damage=damage)
             if manifest.step < doubted:
                 self._engine.load_state(state)
                 return
             digest, at = manifest.parent, None
+        if self._forked:
+            raise CorruptError(f"there is no commit before step {doubted}, and a fork has no beginning of its own")
         fresh = self._build()
         self._engine.load_state(fresh.state())
         fresh.close()

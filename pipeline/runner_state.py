@@ -46,6 +46,7 @@ class RunnerState:
     Args:
         job, spec: name and specification digest of the job it serves.
         hang_floor: see `HangWatch`.
+        rewound: how often the job's head had gone back when it was started.
         phase: `preparing` (imports, builds), `ready` (holds a state), `running` a generation, `stopping`.
         held: step of the state it holds.
         asked: the newest generation that was claimed for it.
@@ -60,6 +61,7 @@ class RunnerState:
     job: str
     spec: str
     hang_floor: float
+    rewound: int = 0
     phase: Literal["preparing", "ready", "running", "stopping"] = "preparing"
     ready: messages.Ready | None = None
     held: int = 0

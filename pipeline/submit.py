@@ -174,7 +174,7 @@ def place(
     require_fit(store)
     view = read_job(kv, spec.name)
     redefined = view is not None and _refuse_changes(store, view, spec, bundle, accept_changes)
-    record = _record(spec, put_blob(store, spec.encode()), put_blob(store, bundle.data))
+    record = record_of(spec, put_blob(store, spec.encode()), put_blob(store, bundle.data))
     if by is not None:
         by.sign(store, record.spec)
         by.sign(store, record.code)
@@ -187,7 +187,8 @@ def place(
     raise UnavailableError(f"job {spec.name!r} is being written by somebody else at {kv.address}; submit it again")
 
 
-def _record(spec: JobSpec, spec_digest: str, code_digest: str) -> records.JobRecord:
+def record_of(spec: JobSpec, spec_digest: str, code_digest: str) -> records.JobRecord:
+    """What the key-value store says of a job with this specification and code, submitted now."""
     return records.JobRecord(
         name=spec.name,
         spec=spec_digest,
@@ -214,6 +215,7 @@ def _write(kv: KeyValueStore, view: JobView | None, record: records.JobRecord, r
         return "created" if created.succeeded else None
     assert view.spec is not None
     old = view.spec.value
+    record = msgspec.structs.replace(record, forked=old.forked, rewound=old.rewound)
     how: How = "changed" if redefined else "found"
     operations: list[Put | Delete] = []
     if old != msgspec.structs.replace(record, submitted=old.submitted):

@@ -39,6 +39,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         recoveries: the newest ones, oldest first.
         quarantined: devices that the job keeps away from -> the evidence of wrong bits.
         cause: of a failure: see `records.Cause`; traceback: of the user's code, where it failed.
+        forked: `JOB@STEP` of the commit that it began with, or empty.
     """
 
     job: str
@@ -70,6 +71,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     quarantined: dict[str, str]
     cause: str
     traceback: str
+    forked: str
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON output."""
@@ -116,6 +118,7 @@ def summarize(view: views.JobView) -> Summary:
         quarantined=status.quarantined,
         cause=status.failure.cause if status.failure else "",
         traceback=status.failure.traceback if status.failure else "",
+        forked=spec.forked,
     )
 
 

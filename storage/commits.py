@@ -211,7 +211,7 @@ def write_commit(
     data = encode_manifest(manifest)
     decode_manifest(data, "our own manifest")  # encoding checks no values, and what cannot be read is no commit
     digest = put_blob(store, data, overwrite=overwrite)
-    _mark(store, manifest, digest)
+    mark(store, manifest, digest)
     log.debug("commit.written", job=job, step=snapshot.step, manifest=digest, state=manifest.state_digest)
     return Commit(snapshot.step, digest, manifest.state_digest)
 
@@ -247,7 +247,12 @@ def read_commit(store: ObjectStore, manifest_digest: str) -> tuple[Manifest, Any
 
 
 def read_latest(
-    store: ObjectStore, manifest_digest: str, max_back: int = 8, *, at: tuple[str, int] | None = None
+    store: ObjectStore,
+    manifest_digest: str,
+    max_back: int = 8,
+    *,
+    at: tuple[str, int] | None = None,
+    job: str | None = None,
 ) -> tuple[Manifest, Any, list[str]]:
     """Read a commit, or the nearest of its ancestors that is undamaged and was not collected.
 
@@ -258,6 +263,7 @@ def read_latest(
         manifest_digest: the newest commit.
         max_back: how many damaged commits to pass over, besides those that were collected.
         at: `(job, step)` of the newest commit: its marker leads to the parent if the manifest itself is damaged.
+        job: whose history it is; default: that of `at`, or of the newest commit.
 
     Returns:
         Manifest, state, and what was damaged, one line each; empty if all was well.
@@ -269,7 +275,7 @@ def read_latest(
     damage: list[str] = []
     digest: str | None = manifest_digest
     tried: set[str] = set()
-    job = at[0] if at is not None else None
+    job = at[0] if at is not None else job
     notes: frozenset[str] | None = None
     while digest is not None and len(damage) <= max_back:
         tried.add(digest)
@@ -316,7 +322,12 @@ def chain(store: ObjectStore, manifest_digest: str) -> Iterator[tuple[str, Manif
         digest, step = manifest.parent, manifest.step
 
 
-def _mark(store: ObjectStore, manifest: Manifest, digest: str) -> None:
+def mark(store: ObjectStore, manifest: Manifest, digest: str) -> None:
+    """Make a commit visible, of which everything is stored. Whoever comes second to the same state does no harm.
+
+    Raises:
+        CommitConflictError, CorruptError, UnavailableError: as `write_commit` does.
+    """
     key = marker_key(manifest.job, manifest.step)
     marker = Marker(manifest.step, digest, manifest.state_digest, manifest.parent)
     unknown = OutcomeUnknownError(f"{store.address}: {key} was there and is gone: commit again")

@@ -8,10 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 import pytest
 import torch
+from easyscale.errors import NotFoundError
+from easyscale.pipeline.commit_checks import markers
+from easyscale.pipeline.points import Point, refresh, require_there
 from easyscale.storage import collection, commits, references, transfers
+from easyscale.storage.blobs import put_blob
 from easyscale.storage.collection import SAFE_AGE, SLACK_SECONDS, collect
+from easyscale.storage.manifests import encode_manifest
 from easyscale.storage.memory import MemoryStore
 from easyscale.storage.references import Known
 from easyscale.storage.retention import Policy
@@ -119,8 +125,41 @@ class Stage:
             code=CODE, ests=1, determinism={}, generation=1, metrics={"value": value}, history=b"%d\n" % step,
             clock=lambda: self.now, sleep=lambda _: self.give_way(),
         )  # fmt: skip
-        self.heads[job] = step, written.manifest_digest
+        if self.heads.get(job) == parent:  # else it was rewound meanwhile, and nobody is told of this one
+            self.heads[job] = step, written.manifest_digest
         del self.since[actor]
+
+    def point(self, job: str, number: int) -> Point | None:
+        """One of a job's commits, read and relied on from now on; None: it was collected."""
+        self.since[getcurrent()] = self.now
+        chain = [*commits.chain(self.store, self.heads[job][1])]
+        point = Point(*chain[number % len(chain)])
+        try:
+            refresh(self.store, point)
+            require_there(self.store, point)
+        except NotFoundError:
+            return None
+        return point
+
+    def fork(self, job: str, number: int, name: str) -> None:
+        """As `forking.fork` does."""
+        point = self.point(job, number)
+        if point is not None:
+            manifest = msgspec.structs.replace(point.manifest, job=name, parent=point.digest, history=None)
+            digest = put_blob(self.store, encode_manifest(manifest))
+            commits.mark(self.store, manifest, digest)
+            self.heads[name] = manifest.step, digest
+        del self.since[getcurrent()]
+
+    def rewind(self, job: str, number: int) -> None:
+        """As `forking.rewind` does."""
+        point = self.point(job, number)
+        if point is not None:
+            step = point.manifest.step
+            self.heads[job] = step, point.digest
+            for later in [known for known in markers(self.store, job) if known > step]:
+                self.store.delete(commits.marker_key(job, later))
+        del self.since[getcurrent()]
 
     def write(self, job: str, values: Sequence[int]) -> None:
         """A job that commits one state after the other."""
@@ -143,7 +182,7 @@ class Stage:
         for digest, manifest in commits.chain(self.store, self.heads[job][1]):
             try:
                 commits.read_commit(self.store, digest)
-            except commits.NotFoundError:
+            except NotFoundError:
                 continue
             found.append(manifest.step)
         return found

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from cluster import JOBS, Cluster
@@ -13,6 +14,7 @@ from easyscale.storage.collected import has_packs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from reference import Reference
 
@@ -105,3 +107,129 @@ def test_a_short_minimum_age_is_refused_while_workers_are_there(cluster: Cluster
     done = cluster.command("gc", "--min-age", "30m")
     assert done.code == 2
     assert "1 worker(s) are here" in done.err
+
+
+# ---- fork
+
+
+def commit_near(cluster: Cluster, job: str, step: int) -> int:
+    """The step of a commit at about this step."""
+    return min(whole(cluster, job), key=lambda known: abs(known - step))
+
+
+def run_to_its_end(cluster: Cluster, job: str) -> dict[str, object]:
+    """A worker and a coordinator until the job is done."""
+    coordinator, worker = cluster.coordinator(), cluster.worker(f"for-{job}")
+    cluster.until(job, lambda now: now.state in ("done", "failed"))
+    for process in (worker, coordinator):
+        process.signal(15)
+        process.wait()
+    last: dict[str, object] = cluster.command("show", job, "-o", "json").last
+    assert last["state"] == "done", last
+    return last
+
+
+def test_a_fork_without_changes_comes_to_the_bits_of_its_job_and_is_verified_from_where_it_begins(
+    ended: Cluster, reference: Reference
+) -> None:
+    step = commit_near(ended, "small", 40)
+    made = ended.command("fork", f"small@{step}", "--name", "same", "-o", "json")
+    assert made.code == 0, made.err
+    assert (made.last["job"], made.last["step"], made.last["forked"]) == ("same", step, f"small@{step}")
+    last = run_to_its_end(ended, "same")
+    assert last["forked"] == f"small@{step}"
+    assert last["state_digest"] == reference.digest
+    verified = ended.command("verify", "same", "-o", "json")
+    assert verified.code == 0, verified.out + verified.err
+    assert (verified.last["start"], verified.last["end"]) == (step, 80)
+    compared = ended.command("diff", "small", "same")
+    assert compared.code == 0, compared.out + compared.err
+    assert "identical" in compared.out
+
+
+def test_a_fork_with_another_learning_rate_trains_with_it_from_its_first_step(ended: Cluster) -> None:
+    step = commit_near(ended, "small", 60)
+    made = ended.command("fork", f"small@{step}", "--name", "slow", "--set", "lr=0.01", "--set", "commit_every=10")
+    assert made.code == 0, made.err
+    assert f"begins with commit {step} of 'small', will be done at step 80" in made.out
+    last = run_to_its_end(ended, "slow")
+    (first, *_), (before, *_) = recorded(ended, "slow", step), recorded(ended, "small", step)
+    assert first["step"] == before["step"] == step
+    assert first["loss"] == before["loss"], "the same parameters"
+    assert first["lr"][0] == pytest.approx(before["lr"][0] / 10)
+    assert last["state_digest"] != ended.job("small").state_digest
+    assert ended.command("verify", "slow").code == 0
+    compared = ended.command("diff", "small", "slow")
+    assert compared.code == 1
+    assert f"job 'slow' is a fork that begins with commit {step}" in compared.out, compared.out
+    assert "optimizer/param_groups/0/lr" in compared.out
+
+
+def recorded(cluster: Cluster, job: str, since: int) -> list[dict[str, Any]]:
+    """What was recorded of the steps of a job from this one on."""
+    manifest = cluster.job(job).manifest
+    assert manifest is not None
+    lines = [json.loads(line) for line in cluster.history(manifest)]
+    return [line for line in lines if line["step"] >= since]
+
+
+def test_what_cannot_be_forked_or_gone_back_to_is_one_clear_error(ended: Cluster) -> None:
+    cases = {
+        ("fork", "nobody@5", "--name", "x"): "no job 'nobody'",
+        ("fork", "small@five", "--name", "x"): "write JOB@STEP",
+        ("fork", "small@7919", "--name", "x"): "no commit of step 7919",
+        ("fork", "small", "--name", "x"): "let the fork go further (--set steps=160)",
+        ("fork", f"small@{commit_near(ended, 'small', 20)}", "--name", "small"): "there is a job 'small' already",
+        (
+            "fork",
+            f"small@{commit_near(ended, 'small', 20)}",
+            "--name",
+            "x",
+            "--set",
+            "ests=2",
+        ): "defines what a step is",
+        ("fork", f"small@{commit_near(ended, 'small', 20)}", "--name", "x", "--set", "lrr=1"): "momentum",
+        ("rewind", "small", "--to", "7919"): "no commit of step 7919",
+        ("rewind", "small", "--to", "-1"): "greater than or equal to 0",
+        ("rewind", "nobody", "--to", "5"): "no job 'nobody'",
+    }
+    require_refused(ended, cases)
+
+
+# ---- rewind
+
+
+def test_a_running_job_goes_back_pauses_and_comes_to_the_same_bits(cluster: Cluster, reference: Reference) -> None:
+    cluster.coordinator()
+    for name in ("w0", "w1"):
+        cluster.worker(name, JOB_PACE="0.02")
+    job = cluster.submit(SMALL, commit_every=5)
+    cluster.until(job, lambda now: now.committed >= 30 and now.state == "running")
+    to = whole(cluster, job)[2]
+    back = cluster.command("rewind", job, "--to", str(to), "-o", "json")
+    assert back.code == 0, back.err
+    assert back.last["was"] > back.last["step"] == to
+    paused = cluster.until(job, lambda now: now.state == "paused" and not now.workers)
+    assert paused.committed == to, "nobody publishes what was given up"
+    assert cluster.command("resume", job).code == 0
+    result = cluster.result(job)
+    reference.assert_same(cluster, result.manifest, result.state_digest)
+    starts = [told["step"] for told in cluster.told("runner.generation")]
+    assert to in starts
+
+
+def test_after_a_rewind_other_code_goes_on_from_there_without_meeting_what_was_before(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    script = tmp_path / "small.py"
+    script.write_text(SMALL.read_text())
+    done = cluster.run(script, "--set", "commit_every=5").wait()
+    assert done.code == 0, done.err
+    to = commit_near(cluster, "small", 40)
+    assert cluster.command("rewind", "small", "--to", str(to)).code == 0
+    script.write_text(SMALL.read_text().replace("nn.Dropout(0.2)", "nn.Dropout(0.1)"))
+    again = cluster.run(script, "--set", "commit_every=5", "--accept-changes").wait()
+    assert again.code == 0, again.err
+    assert again.last["state_digest"] != done.last["state_digest"]
+    verified = cluster.command("verify", "small", "--from", str(to), "-o", "json")
+    assert verified.code == 0, verified.out + verified.err

@@ -74,7 +74,7 @@ def lease_counted_from_after_the_renewal(patch: Patch) -> None:
 
 
 def marker_before_blobs(patch: Patch) -> None:
-    real, put, late = commits._mark, commits.put_blob, []
+    real, put, late = commits.mark, commits.put_blob, []
 
     def put_later(store: Any, *pieces: Any, **options: Any) -> str:
         late.append(pieces)
@@ -87,7 +87,7 @@ def marker_before_blobs(patch: Patch) -> None:
 
     for module in (commits, transfers):
         patch(module, "put_blob", put_later)
-    patch(commits, "_mark", mark)
+    patch(commits, "mark", mark)
 
 
 def head_by_list(patch: Patch) -> None:

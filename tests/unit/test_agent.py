@@ -388,6 +388,38 @@ def test_an_older_picture_does_not_have_a_claim_made_twice(desk: Desk) -> None:
     assert desk.act() == [], "it was seen, and is gone: a lease was lost"
 
 
+@pytest.mark.parametrize("phase", ["ready", "running", "paused"])
+def test_a_runner_from_before_a_rewind_never_claims_with_the_state_that_was_given_up(desk: Desk, phase: str) -> None:
+    if phase == "ready":
+        desk.prepared(held=50)
+    else:
+        desk.running(held=50)
+    if phase == "paused":
+        desk.desire("paused")
+        desk.act()
+        desk.tell(messages.Idle(generation=1, held=50, reason="pause"))
+    desk.job(rewound=1)  # resumed at once
+    desk.plan(3, "me")
+    actions = desk.act()
+    if phase == "running":
+        desk.tell(messages.Idle(generation=1, held=50, reason="yield"))
+    actions += desk.act() + desk.act() + desk.act()
+    assert messages.Stop() in sent(actions)
+    assert not [message for message in sent(actions) if isinstance(message, messages.Run)]
+    assert desk.look().claims == {}
+    desk.agent.on_exit("exited with status 0")
+    (start,) = [action for action in desk.act() if isinstance(action, Start)]
+    assert start.prepare.job == "job"
+
+
+def test_a_runner_is_told_that_its_job_is_a_fork(desk: Desk) -> None:
+    desk.hold_lease()
+    desk.job(forked="other@5")
+    desk.assign("job")
+    (start,) = desk.act()
+    assert start == Start(messages.Prepare(job="job", worker="me", spec=SPEC, code=CODE, forked=True))
+
+
 def test_progress_is_written_by_slot_0_for_those_who_come_after(desk: Desk) -> None:
     desk.running("b")
     progress = records.Progress(step=3, generation=1)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import tally
 from collecting import Stage, Turn, one_thread, stage
-from easyscale.errors import NotFoundError
+from easyscale.errors import CorruptError, NotFoundError
 from easyscale.storage import blobs, collection, commits
 from easyscale.storage.collection import DEFAULT_AGE, SAFE_AGE, _Sweep
 from easyscale.storage.retention import LEAST
@@ -23,7 +23,7 @@ __all__ = ["stage"]
 
 TURNS = st.builds(
     Turn,
-    who=st.integers(0, 3),
+    who=st.integers(0, 5),
     calls=st.sampled_from([1, 1, 2, 5, 20, 40]),
     seconds=st.sampled_from([0.0, 0.0, 0.0, 1.0, 600.0, 5000.0, SAFE_AGE + 100.0]),
     killed=st.sampled_from([False] * 40 + [True]),
@@ -32,12 +32,15 @@ USUAL = settings(
     max_examples=500, deadline=None, derandomize=True, report_multiple_bugs=False,
     phases=[Phase.generate], suppress_health_check=list(HealthCheck),
 )  # fmt: skip
+PLACE = st.integers(0, 6)
+"""A place in a history, from its end."""
+
 VALUES = st.lists(st.integers(0, 3), min_size=2, max_size=8)
 
 
-def two_jobs_and_two_collections(ours: list[int], theirs: list[int]) -> Stage:
-    """Jobs whose states are few, so that each comes to bits that the other, or itself, has had and given up; everything
-    that there is at first is old."""
+def two_jobs_and_two_collections(ours: list[int], theirs: list[int], forked: int, rewound: int) -> Stage:
+    """Jobs whose states are few, so that each comes to bits that the other, or itself, has had and given up. One is
+    forked, and one goes back. Everything that there is at first is old."""
     stage = Stage()
     for job in ("a", "b"):
         stage.write(job, [0, 1, 2, 3, 0, 1])
@@ -52,11 +55,13 @@ def two_jobs_and_two_collections(ours: list[int], theirs: list[int]) -> Stage:
     stage.add(partial(go_on, "b", theirs))
     for _ in range(2):
         stage.add(lambda: stage.collect() and None)
+    stage.add(partial(stage.fork, "a", forked, "fork"))
+    stage.add(partial(stage.rewind, "b", rewound))
     return stage
 
 
-def live(ours: list[int], theirs: list[int], script: list[Turn]) -> None:
-    stage = two_jobs_and_two_collections(ours, theirs)
+def live(ours: list[int], theirs: list[int], forked: int, rewound: int, script: list[Turn]) -> None:
+    stage = two_jobs_and_two_collections(ours, theirs, forked, rewound)
     stage.play(script)
     stage.require_heads()
     stage.now += DEFAULT_AGE
@@ -77,11 +82,13 @@ def shared_with_kept(stage: Stage, job: str) -> list[int]:
 
 
 @USUAL
-@given(ours=VALUES, theirs=VALUES, script=st.lists(TURNS, max_size=40))
-def test_nothing_that_is_published_ever_loses_a_blob(ours: list[int], theirs: list[int], script: list[Turn]) -> None:
+@given(ours=VALUES, theirs=VALUES, forked=PLACE, rewound=PLACE, script=st.lists(TURNS, max_size=40))
+def test_nothing_that_is_published_ever_loses_a_blob(
+    ours: list[int], theirs: list[int], forked: int, rewound: int, script: list[Turn]
+) -> None:
     with pytest.MonkeyPatch.context() as patch:
         one_thread(patch)
-        live(ours, theirs, script)
+        live(ours, theirs, forked, rewound, script)
 
 
 def require_found(planted: str) -> None:
@@ -117,4 +124,20 @@ def test_a_collection_that_counts_ages_from_its_own_present_is_found(monkeypatch
             super().__init__(store, marked, lambda: SAFE_AGE, *rest, **more)
 
     monkeypatch.setattr(collection, "_Sweep", Naive)
-    require_found("a collection that counts ages from its own present")
+    one_thread(monkeypatch)
+    with pytest.raises((AssertionError, NotFoundError, CorruptError), match=r"can be read|no object"):
+        asleep_at_any_call()
+    tally.add("planted", "a collection that counts ages from its own present")
+
+
+def test_a_collection_that_sleeps_at_any_of_its_calls_takes_nothing_that_was_committed_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one_thread(monkeypatch)
+    asleep_at_any_call()
+
+
+def asleep_at_any_call() -> None:
+    """A collection is stopped for hours, while a job commits states that it has given up before."""
+    for calls in range(1, 150):
+        live([2, 3], [1, 0], 0, 0, [Turn(2, calls), Turn(0, 100), Turn(2, 1, SAFE_AGE + 100.0)])

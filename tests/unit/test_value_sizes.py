@@ -18,7 +18,7 @@ from easyscale.errors import SpecError
 from easyscale.pipeline import agent, messages, publishing
 from easyscale.pipeline.results import MAX_METRIC_NAME, MAX_METRICS, metrics
 from easyscale.pipeline.spec import BOUNDS, MOST_RETRIES, MOST_WORKERS, JobSpec, Retries, check
-from easyscale.pipeline.submit import _record
+from easyscale.pipeline.submit import record_of
 from easyscale.pipeline.worker import boot_id
 
 WORST = "\0"  # six bytes in JSON
@@ -39,12 +39,12 @@ def largest_spec() -> JobSpec:
 
 def test_the_record_of_the_largest_job_is_small() -> None:
     spec = largest_spec()
-    assert len(records.encode(_record(spec, DIGEST, DIGEST))) < 1000
+    assert len(records.encode(record_of(spec, DIGEST, DIGEST))) < 1000
     spec = msgspec.structs.replace(spec, max_workers=None)
-    record = _record(spec, DIGEST, DIGEST)
+    record = record_of(spec, DIGEST, DIGEST)
     assert record.max_workers == MOST_WORKERS, "more members than a plan can name are never planned"
     few = msgspec.structs.replace(spec, ests=4, min_workers=1)
-    assert _record(few, DIGEST, DIGEST).max_workers is None
+    assert record_of(few, DIGEST, DIGEST).max_workers is None
 
 
 def test_the_plan_with_the_most_members_and_the_longest_names_is_small() -> None:
