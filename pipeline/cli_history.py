@@ -1,8 +1,10 @@
-"""The commands about a job's history: what is kept of it, and what begins or goes on from one of its commits."""
+"""The commands about a job's history: what is kept, what goes on from one of its commits, and files for others."""
 
 from __future__ import annotations
 
+import enum
 import sys
+from pathlib import Path  # noqa: TC003 - typer reads the annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -24,7 +26,7 @@ SHOWN_STEPS = 12
 
 def add(app: typer.Typer) -> None:
     """Add these commands."""
-    for command in (gc, fork, rewind):
+    for command in (gc, fork, rewind, export):
         app.command()(command)
 
 
@@ -142,6 +144,79 @@ def rewind(
         return
     typer.echo(f"job {job!r}: went back from commit {was} to {to}, and is paused")
     typer.echo(f"next: easyscale resume {job}, or submit its script again | show {job}")
+
+
+class What(enum.StrEnum):
+    """What of a state is exported."""
+
+    model = "model"
+    ema = "ema"
+    optimizer = "optimizer"
+    all = "all"
+
+
+class FileFormat(enum.StrEnum):
+    """What kind of file is written."""
+
+    safetensors = "safetensors"
+    torch = "torch"
+
+
+def export(
+    job: JobName,
+    to: Annotated[Path, typer.Option("--to", metavar="FILE", help="The file to write; it must not be there.")],
+    step: Annotated[
+        int | None, typer.Option(min=0, metavar="STEP", help="Of this commit; default: the newest.")
+    ] = None,
+    form: Annotated[
+        FileFormat | None, typer.Option("--format", help="Default: safetensors if FILE ends so, else torch.")
+    ] = None,
+    what: Annotated[
+        What, typer.Option(help="The model, with averaged parameters (ema), the optimizer, or everything.")
+    ] = What.model,
+    plain_names: Annotated[
+        bool, typer.Option("--plain-names", help="Do not run the job's code to learn the names of its state_dict().")
+    ] = False,
+    kv: Kv = None,
+    store: Store = None,
+    folder: Folder = None,
+    output: Format = Output.text,
+) -> None:
+    """Write the state of a commit into a file that plain PyTorch loads."""
+    from .cli_proof import looking_at, warn
+
+    form = form or (FileFormat.safetensors if to.suffix == ".safetensors" else FileFormat.torch)
+    with looking_at([job], "cpu", kv, store, folder) as here:
+        from ..storage import commits
+        from . import exporting, points, replay_messages
+        from .replayer import Replayer
+
+        (view,) = here.jobs
+        point = points.find(here.store, view, step)
+        state = commits.read_commit(here.store, point.digest)[1]
+        places = exporting.plain_names(state)
+        if not plain_names and what is not What.optimizer:
+            begin = replay_messages.Begin(
+                job=job, spec=point.manifest.spec, code=point.manifest.code, store=here.store.address,
+                folder=str(here.folder), device="cpu", loaders=False,
+            )  # fmt: skip
+            here.show(0, 1, "building the model")
+            with Replayer(here.fork_server, begin, lambda _: None) as replayer:
+                named = replayer.named()
+            places = named.places
+            for name in named.others:
+                warn(f"state_dict() has {name!r}, which is neither a parameter nor a buffer: it is left out")
+        tree = exporting.chosen(state, what.value, places)
+        about = {"format": "pt", "easyscale.job": job, "easyscale.step": str(point.manifest.step),
+                 "easyscale.state_digest": point.manifest.state_digest}  # fmt: skip
+        size = exporting.write(tree, form.value, to, about)
+    found = {"job": job, "step": point.manifest.step, "state_digest": point.manifest.state_digest}
+    if output is Output.json:
+        print_json({**found, "what": what.value, "format": form.value, "file": str(to), "bytes": size})
+        return
+    typer.echo(f"{to}: {what.value} of job {job!r} at step {point.manifest.step}, {size:,} bytes")
+    loads = "safetensors.torch.load_file" if form is FileFormat.safetensors else "torch.load"
+    typer.echo(f"next: {loads}({str(to)!r}{'' if form is FileFormat.safetensors else ', weights_only=True'})")
 
 
 def _point(text: str) -> tuple[str, int | None]:

@@ -75,6 +75,16 @@ class Replica:
         """See the message."""
         return messages.Begun(determinism=self.classes, initial=self._held, same_data=self._same_data)
 
+    def named(self) -> messages.Named:
+        """See the message."""
+        places = {id(tensor): f"buffers/{name}" for name, tensor in self._model.named_buffers()}
+        places |= {id(tensor): f"parameters/{name}" for name, tensor in self._model.named_parameters()}
+        entries = self._model.state_dict(keep_vars=True)
+        return messages.Named(
+            places={name: places[id(tensor)] for name, tensor in entries.items() if id(tensor) in places},
+            others=tuple(name for name, tensor in entries.items() if id(tensor) not in places),
+        )
+
     def digest(self) -> str:
         """Digest of the state held."""
         return tree_digest(self.engine.state())
@@ -203,6 +213,8 @@ def serve(connection: socket.socket, folder: Path) -> None:
                     say(replica.recompute(order))
                 elif isinstance(order, messages.Follow):
                     say(replica.follow(order))
+                elif isinstance(order, messages.Name):
+                    say(replica.named())
                 else:
                     say(replica.record(order))
     except (BrokenPipeError, ConnectionResetError):

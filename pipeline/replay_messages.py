@@ -61,6 +61,10 @@ class Record(Message, frozen=True, kw_only=True, tag=True):
     steps: tuple[int, ...]
 
 
+class Name(Message, frozen=True, kw_only=True, tag=True):
+    """Say under which names the model's `state_dict()` has its tensors; answered by `Named`."""
+
+
 class Begun(Message, frozen=True, kw_only=True, tag=True):
     """Ready.
 
@@ -107,6 +111,19 @@ class Followed(Message, frozen=True, kw_only=True, tag=True):
     lines: tuple[str, ...]
 
 
+class Named(Message, frozen=True, kw_only=True, tag=True):
+    """What the model's `state_dict()` has.
+
+    Args:
+        places: its names, in order -> where the tensor is in the job's state: `parameters/...` or `buffers/...`. One
+            tensor may have several names.
+        others: names of what is neither a parameter nor a buffer.
+    """
+
+    places: dict[str, str]
+    others: tuple[str, ...] = ()
+
+
 class Recorded(Message, frozen=True, kw_only=True, tag=True):
     """The traces, in the order they were asked for."""
 
@@ -121,8 +138,8 @@ class Failed(Message, frozen=True, kw_only=True, tag=True):
     traceback: str = ""
 
 
-Order = Begin | Recompute | Follow | Record
-Answer = Begun | Stepped | Recomputed | Followed | Recorded | Failed
+Order = Begin | Recompute | Follow | Record | Name
+Answer = Begun | Stepped | Recomputed | Followed | Recorded | Named | Failed
 _orders = msgspec.json.Decoder(Order)
 _answers = msgspec.json.Decoder(Answer)
 

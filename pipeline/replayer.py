@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from .forkserver import ForkServer
 
-A = TypeVar("A", messages.Begun, messages.Recomputed, messages.Followed, messages.Recorded)
+A = TypeVar("A", messages.Begun, messages.Recomputed, messages.Followed, messages.Recorded, messages.Named)
 
 STDERR = 2
 
@@ -69,6 +69,10 @@ class Replayer:
     def record(self, order: messages.Record) -> messages.Recorded:
         """Trace steps."""
         return self._ask(order, messages.Recorded)
+
+    def named(self) -> messages.Named:
+        """Names of the model's `state_dict()`."""
+        return self._ask(messages.Name(), messages.Named)
 
     def _ask(self, order: messages.Order, wanted: type[A]) -> A:
         try:

@@ -101,16 +101,17 @@ def unstored(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return tensor.view(dtype) if kind == "bytes" else tensor
 
 
-def pieces(pack: Pack) -> list[Data]:
+def pieces(pack: Pack, metadata: Mapping[str, str] | None = None) -> list[Data]:
     """A pack's bytes in the order of the file: the header, then each tensor's own memory, not copied.
 
     The format is safetensors': header length (8 bytes), JSON header, data without gaps. It is written and read here
     because safetensors' own functions copy everything twice, and because its bytes may change from release to release.
+    `metadata` is for files that others read: no pack has any.
     """
     views = {name: stored(tensor) for name, tensor in pack.items()}
     # Wide types first, as safetensors does: so every tensor is aligned in a memory-mapped file.
     names = sorted(views, key=lambda name: (-views[name].itemsize, name))
-    header: dict[str, Any] = {}
+    header: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
     offset = 0
     for name in names:
         end = offset + views[name].nbytes

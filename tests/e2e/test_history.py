@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 from cluster import JOBS, Cluster
 from easyscale.storage import commits
 from easyscale.storage.collected import has_packs
+from safetensors.torch import load_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from reference import Reference
 
@@ -233,3 +236,100 @@ def test_after_a_rewind_other_code_goes_on_from_there_without_meeting_what_was_b
     assert again.last["state_digest"] != done.last["state_digest"]
     verified = cluster.command("verify", "small", "--from", str(to), "-o", "json")
     assert verified.code == 0, verified.out + verified.err
+
+
+# ---- export
+
+
+TIED = """
+import torch
+import easyscale as es
+from torch.utils.data import TensorDataset
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Embedding(8, 4)
+        self.norm = torch.nn.BatchNorm1d(4)
+        self.head = torch.nn.Linear(4, 8, bias=False)
+        self.head.weight = self.table.weight
+        self.register_buffer("scale", torch.tensor(2.0), persistent=False)
+
+    def forward(self, numbers):
+        return self.head(self.norm(self.table(numbers))) * self.scale
+
+def step(model, batch):
+    return torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+def build():
+    model = Net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    data = TensorDataset(torch.arange(32) % 8, (torch.arange(32) * 3) % 8)
+    return es.Training(model=model, optimizer=optimizer, dataset=data, step=step)
+
+job = es.Job("tied", build, ests=2, batch_size=4, steps=12, ema=0.9, commit_every=6)
+"""
+
+
+@pytest.mark.parametrize("form", ["safetensors", "torch"])
+def test_an_exported_model_is_loaded_by_plain_pytorch_and_computes_the_same_bits(
+    ended: Cluster, tmp_path: Path, form: str
+) -> None:
+    script = ended.folder / "tied.py"
+    script.write_text(TIED)
+    assert ended.run(script).wait().code == 0
+    file = tmp_path / f"model.{form}"
+    done = ended.command("export", "tied", "--to", str(file), "-o", "json")
+    assert done.code == 0, done.err
+    assert (done.last["step"], done.last["format"], done.last["bytes"]) == (12, form, file.stat().st_size)
+    trained = ended.state(ended.job("tied").manifest or "")
+    names: dict[str, Any] = {}
+    exec(compile(TIED.replace("import easyscale as es\n", "").partition("def step")[0], "net", "exec"), names)
+    plain, ours = names["Net"](), names["Net"]()
+    plain.load_state_dict(load_file(file) if form == "safetensors" else torch.load(file, weights_only=True))
+    with torch.no_grad():
+        for name, value in trained["model"]["parameters"].items():
+            ours.get_parameter(name).copy_(value)
+        for name, value in trained["model"]["buffers"].items():
+            ours.get_buffer(name).copy_(value)
+        outputs = [model.eval()(torch.arange(8)) for model in (plain, ours)]
+    assert torch.equal(outputs[0], outputs[1])
+    assert not torch.equal(outputs[0], names["Net"]().eval()(torch.arange(8)))
+    optimizer = torch.optim.AdamW(plain.parameters(), lr=0.5)
+    assert ended.command("export", "tied", "--what", "optimizer", "--to", str(tmp_path / "o.pt")).code == 0
+    optimizer.load_state_dict(torch.load(tmp_path / "o.pt", weights_only=True))
+    assert optimizer.param_groups[0]["lr"] == 0.01
+    averaged = tmp_path / f"ema.{form}"
+    assert ended.command("export", "tied", "--what", "ema", "--step", "6", "--to", str(averaged)).code == 0
+    plain.load_state_dict(load_file(averaged) if form == "safetensors" else torch.load(averaged, weights_only=True))
+
+
+def test_what_cannot_be_exported_is_one_clear_error(ended: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "there.pt").touch()
+    cases = {
+        ("export", "small", "--to", str(tmp_path / "there.pt")): "is there already",
+        ("export", "small", "--to", str(tmp_path / "no" / "file.pt")): "folder that is there",
+        ("export", "small", "--step", "7919", "--to", str(tmp_path / "x.pt")): "no commit of step 7919",
+        ("export", "small", "--what", "ema", "--to", str(tmp_path / "x.pt")): "keeps no averages",
+        ("export", "nobody", "--to", str(tmp_path / "x.pt")): "no job 'nobody'",
+        ("export", "small"): "Missing option",
+    }
+    require_refused(ended, cases)
+
+
+def test_the_network_of_an_example_is_loaded_and_computes_what_the_trained_one_does(
+    ended: Cluster, tmp_path: Path
+) -> None:
+    script = Path(__file__).parents[2] / "examples" / "digits.py"
+    run = ended.run(script, "--set", "steps=3")
+    assert run.wait().code == 0
+    file = tmp_path / "digits.safetensors"
+    assert ended.command("export", "digits", "--to", str(file)).code == 0
+    example = runpy.run_path(str(script))
+    plain, trained = example["net"](), example["net"]()
+    plain.load_state_dict(load_file(file))
+    state = ended.state(ended.job("digits").manifest or "")["model"]
+    trained.load_state_dict({**state["parameters"], **state["buffers"]})
+    images = example["Digits"](train=False).images[:16]
+    with torch.no_grad():
+        assert torch.equal(plain.eval()(images), trained.eval()(images))
