@@ -26,7 +26,7 @@ SHOWN_STEPS = 12
 
 def add(app: typer.Typer) -> None:
     """Add these commands."""
-    for command in (gc, fork, rewind, export):
+    for command in (gc, fork, rewind, export, recover):
         app.command()(command)
 
 
@@ -217,6 +217,39 @@ def export(
     typer.echo(f"{to}: {what.value} of job {job!r} at step {point.manifest.step}, {size:,} bytes")
     loads = "safetensors.torch.load_file" if form is FileFormat.safetensors else "torch.load"
     typer.echo(f"next: {loads}({str(to)!r}{'' if form is FileFormat.safetensors else ', weights_only=True'})")
+
+
+def recover(
+    jobs: Annotated[list[str] | None, typer.Argument(metavar="[JOB]...", help="Only these; default: all.")] = None,
+    advance: Annotated[
+        bool, typer.Option("--advance", help="Also where records are older than the newest commit (from a backup).")
+    ] = False,
+    kv: Kv = None,
+    store: Store = None,
+    folder: Folder = None,
+    output: Format = Output.text,
+) -> None:
+    """Make the records of jobs anew from the object store, when the key-value store was lost.
+
+    Records that are there are left alone. A job that is not done is paused. Exit code 1 if one cannot be recovered.
+    """
+    with stopped_in_order():
+        from .recovering import recover as make
+
+        _, records_at, objects_at = open_both(kv, store, folder)
+        found = make(records_at, objects_at, jobs or [], advance=advance)
+    if output is Output.json:
+        print_json(msgspec.to_builtins(found))
+    elif not found:
+        typer.echo(f"no jobs in the object store {objects_at.address}; name another one with --store")
+    else:
+        table = Table("job", "", "commit", "state", "why", box=None, pad_edge=False)
+        for one in found:
+            table.add_row(one.job, one.how, str(one.step), one.state, one.why.splitlines()[0] if one.why else "")
+        Console(width=None if sys.stdout.isatty() else 200).print(table)
+        typer.echo("next: easyscale jobs | resume JOB")
+    if any(one.how == "lost" for one in found):
+        raise typer.Exit(1)
 
 
 def _point(text: str) -> tuple[str, int | None]:

@@ -23,7 +23,7 @@ from .hyperparameters import with_changes
 from .job import SETTINGS, parse_settings
 from .points import Point, find, refresh, require_there
 from .spec import FROZEN, NAME_PATTERN, JobSpec, check
-from .submit import ATTEMPTS, record_of
+from .submit import ATTEMPTS, keep_submitted, record_of
 from .summary import read_job
 
 if TYPE_CHECKING:
@@ -102,6 +102,7 @@ def fork(
     )
     if not created.succeeded:
         raise _taken(name)
+    keep_submitted(store, record)
     return Forked(name, step, spec.total_steps, digest, manifest.state_digest)
 
 

@@ -19,6 +19,7 @@ from ..errors import ChangedError, EasyScaleError, NotFoundError, RemoteError, U
 from ..storage.blobs import get_blob, put_blob
 from ..storage.selftest import require_fit
 from ..storage.signatures import signer
+from ..storage.submitted import submitted_key
 from . import bundle as bundles
 from .addresses import open_both
 from .spec import FROZEN, MOST_WORKERS, JobSpec
@@ -181,10 +182,22 @@ def place(
     for _ in range(ATTEMPTS):
         how = _write(kv, view, record, redefined)
         if how is not None:
+            keep_submitted(store, record)
             return how
         view = read_job(kv, spec.name)
         redefined = view is not None and _refuse_changes(store, view, spec, bundle, accept_changes)
     raise UnavailableError(f"job {spec.name!r} is being written by somebody else at {kv.address}; submit it again")
+
+
+def keep_submitted(store: ObjectStore, record: records.JobRecord) -> None:
+    """Write down in the object store what was submitted, should the key-value store be lost: see `recovering.py`.
+
+    Whoever dies or fails before this leaves a job all the same, which can be recovered from its first commit on.
+    """
+    try:
+        store.put(submitted_key(record.name), records.encode(record))
+    except UnavailableError as error:
+        log.warning("submit.not_kept", job=record.name, error=str(error), effect="cannot be recovered without a commit")
 
 
 def record_of(spec: JobSpec, spec_digest: str, code_digest: str) -> records.JobRecord:

@@ -132,6 +132,7 @@ def decide(
     require_metrics(policy, {name for outline in found.outlines.values() for name in outline.metrics})
     jobs = {one.job: one for one in known}
     marked = {digest for one in known for digest in (*one.blobs, *one.heads)}
+    marked |= found.submitted
     marked |= {marker.manifest for steps in found.markers.values() for marker in steps.values()}
     notes: dict[str, list[str]] = {}
     parts = []

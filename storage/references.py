@@ -18,6 +18,7 @@ from .blobs import Digest, blob_key, get_blob
 from .collected import read_note
 from .commits import Marker, read_marker
 from .manifests import FORMAT, PackEntry
+from .submitted import read_digests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -29,6 +30,7 @@ THREADS = 16
 
 _MARKER = re.compile(r"jobs/([^/]+)/commits/([0-9]{12})")
 _NOTE = re.compile(r"jobs/([^/]+)/collected/[0-9a-f]{64}")
+_SUBMITTED = re.compile(r"jobs/([^/]+)/submitted")
 _LANE = re.compile(r"jobs/([^/]+)/lane/([0-9]+)/.+")
 
 
@@ -69,6 +71,7 @@ class References:
     Args:
         markers: by job and step.
         outlines: of all manifests, by digest. unreadable: digest or key of what could not be read, and why.
+        submitted: digests of the specifications and the code that jobs were last submitted with.
         noted: manifests that were collected before (see `collected.py`), by job.
         lanes: transient partials that lie about: (job, generation, what the store says of it).
     """
@@ -76,6 +79,7 @@ class References:
     markers: dict[str, dict[int, Marker]] = field(default_factory=dict)
     outlines: dict[str, Outline] = field(default_factory=dict)
     unreadable: dict[str, str] = field(default_factory=dict)
+    submitted: set[str] = field(default_factory=set)
     noted: dict[str, set[str]] = field(default_factory=dict)
     lanes: list[tuple[str, int, Seen]] = field(default_factory=list)
 
@@ -96,11 +100,14 @@ def read_references(
     found = References()
     markers: list[tuple[str, int]] = []
     notes: list[tuple[str, str]] = []
+    submissions: list[str] = []
     for seen in store.survey("jobs/"):
         if match := _MARKER.fullmatch(seen.key):
             markers.append((match[1], int(match[2])))
         elif match := _NOTE.fullmatch(seen.key):
             notes.append((match[1], seen.key))
+        elif _SUBMITTED.fullmatch(seen.key):
+            submissions.append(seen.key)
         elif match := _LANE.fullmatch(seen.key):
             found.lanes.append((match[1], int(match[2]), seen))
     with ThreadPoolExecutor(THREADS) as pool:
@@ -111,6 +118,8 @@ def read_references(
                 found.unreadable[f"marker {job} {step}"] = marker
         for (job, _), manifests in zip(notes, pool.map(lambda note: read_note(store, note[1]), notes), strict=True):
             found.noted.setdefault(job, set()).update(manifests)
+        for digests in pool.map(lambda key: read_digests(store, key), submissions):
+            found.submitted |= digests
         _follow(store, pool, found, {head for one in known for head in one.heads}, looked)
     return found
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from cluster import JOBS, Cluster
+from easyscale.settings import file_address
 from easyscale.storage import commits
 from easyscale.storage.collected import has_packs
 from safetensors.torch import load_file
@@ -333,3 +334,37 @@ def test_the_network_of_an_example_is_loaded_and_computes_what_the_trained_one_d
     images = example["Digits"](train=False).images[:16]
     with torch.no_grad():
         assert torch.equal(plain.eval()(images), trained.eval()(images))
+
+
+# ---- recover
+
+
+def test_when_the_key_value_store_is_lost_jobs_are_recovered_and_come_to_the_same_bits(
+    cluster: Cluster, reference: Reference
+) -> None:
+    run = cluster.run(SMALL, "--set", "commit_every=5", workers=2, JOB_PACE="0.02")
+    cluster.until_step("small", 40)
+    run.signal(2)
+    assert run.wait().code == 130
+    before = cluster.job("small")
+    kept = cluster.folder / "before.sqlite"
+    for suffix in ("", "-wal", "-shm"):
+        file = cluster.folder / f"kv.sqlite{suffix}"
+        if file.exists():
+            file.rename(f"{kept}{suffix}")
+    lost = {"EASYSCALE_KV": file_address(cluster.folder / "new.sqlite")}
+    assert cluster.command("gc", "--keep-last", "2", "--delete", **lost).code == 2, "there is no such store yet"
+    made = cluster.command("recover", "-o", "json", **lost)
+    assert made.code == 0, made.err
+    (one,) = json.loads(made.out)
+    assert (one["job"], one["how"], one["step"], one["state"]) == ("small", "recovered", before.committed, "paused")
+    again = cluster.command("recover", **lost)
+    assert "known" in again.out, again.out
+    shown = cluster.command("show", "small", "-o", "json", **lost).last
+    assert (shown["state_digest"], shown["manifest"]) == (before.state_digest, before.manifest)
+    done = cluster.run(SMALL, "--set", "commit_every=5", workers=2, **lost).wait()
+    assert done.code == 0, done.err
+    reference.assert_same(cluster, done.last["manifest"], done.last["state_digest"])
+    refused = cluster.command("recover", "nobody", **lost)
+    assert refused.code == 2
+    assert "it has: small" in refused.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from collecting import SPEC, Stage, stage
 from easyscale.errors import CorruptError, UserError
@@ -12,6 +13,7 @@ from easyscale.storage.collection import DEFAULT_AGE, SAFE_AGE
 from easyscale.storage.manifests import read_manifest
 from easyscale.storage.references import Known
 from easyscale.storage.retention import Best, Policy
+from easyscale.storage.submitted import submitted_key
 
 __all__ = ["stage"]
 
@@ -211,3 +213,11 @@ def test_the_specification_named_by_a_manifest_stays(stage: Stage) -> None:
     stage.heads["a"] = 40, written.manifest_digest
     later(stage).collect()
     assert get_blob(stage.store, spec) == b"old spec"
+
+
+def test_what_a_job_was_last_submitted_with_stays_though_its_records_are_lost(stage: Stage) -> None:
+    spec, code = put_blob(stage.store, b"spec"), put_blob(stage.store, b"code")
+    stage.store.put(submitted_key("lost"), msgspec.json.encode({"spec": spec, "code": code, "steps": 5}))
+    stage.store.put(submitted_key("broken"), b"rubbish")
+    assert later(stage).collect().objects == 0
+    assert get_blob(stage.store, spec) == b"spec"

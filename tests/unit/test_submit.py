@@ -102,7 +102,9 @@ def test_a_new_job_is_created_with_all_that_workers_need(here: Place) -> None:
         min_workers=2, max_workers=3, guaranteed_workers=1, priority=7, retries=retries
     )
     assert here.job().desired == "running"
-    assert [key for key in here.store.list("") if not key.startswith("blobs/")] == [], "nothing of the self-test stays"
+    others = [key for key in here.store.list("") if not key.startswith("blobs/")]
+    assert others == ["jobs/job/submitted"], "nothing of the self-test stays"
+    assert records.decode(here.store.get("jobs/job/submitted"), records.JobRecord) == record
 
 
 def test_the_same_again_finds_it_and_writes_nothing(here: Place) -> None:
