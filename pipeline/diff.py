@@ -13,7 +13,7 @@ import msgspec
 from ..errors import CorruptError, NotFoundError, UserError
 from ..storage import commits, trees
 from ..storage.blobs import get_blob
-from ..storage.collected import is_collected
+from ..storage.collected import has_packs, read_notes
 from ..storage.differences import Difference, differences
 from ..storage.manifests import Manifest, read_manifest
 from . import bundle, commit_checks
@@ -96,11 +96,13 @@ class Span(NamedTuple):
     Args:
         start: the commit in common, or the newest before it whose state is there.
         begins: step of the first commit, if that is later: the job is a fork. Otherwise 0.
+        lost: why it cannot be computed anew from there; else empty.
         digest, top: the manifest at its end. lines: what was recorded, by step.
     """
 
     start: Base
     begins: int
+    lost: str
     digest: str
     top: Manifest
     lines: dict[int, str]
@@ -136,8 +138,10 @@ def compare(store: ObjectStore, one: Side, other: Side, place: Place) -> Compari
     if apart is not None:
         found = _with_tensors(store, found, ours, theirs)
     forks = [(side.job, span.begins) for side, span in ((one, ours), (other, theirs)) if span.begins > common]
-    if forks:
-        why = "; ".join(f"job {job!r} is a fork that begins with commit {begins}" for job, begins in forks)
+    lost = [side.lost for side in (ours, theirs) if side.lost]
+    if forks or lost:
+        told = [f"job {job!r} is a fork that begins with commit {begins}" for job, begins in forks]
+        why = "; ".join([*told, *lost])
         return msgspec.structs.replace(found, why="; ".join(filter(None, [found.why, why])))
     return _with_operator(store, found, (one, ours), (other, theirs), place, apart if step is None else step + 1)
 
@@ -193,14 +197,18 @@ def _span(store: ObjectStore, side: Side, common: int, upto: int) -> Span:
     assert top.manifest is not None
     newest = read_manifest(store, top.manifest)
     lines: dict[int, str] = {}
-    start, begins = Base(), 0
+    start, begins, lost = Base(), 0, ""
+    notes = read_notes(store, side.job)
     for digest, manifest in commits.chain(store, top.manifest):
         begins = manifest.step if manifest.parent is not None else 0
-        if manifest.step <= common and not is_collected(store, digest, manifest):
-            start, begins = Base(step=manifest.step, manifest=digest), 0
-            break
+        if manifest.step <= common:
+            if not (digest in notes and not has_packs(store, manifest)):
+                start, begins = Base(step=manifest.step, manifest=digest), 0
+                break
+            if (manifest.spec, manifest.code) != (newest.spec, newest.code):
+                lost = f"job {side.job!r} went on from there with other code, and its commit {common} was collected"
         lines |= commit_checks.recorded(store, manifest.history) if manifest.history else {}
-    return Span(start, begins, top.manifest, newest, lines)
+    return Span(start, begins, lost, top.manifest, newest, lines)
 
 
 def first_line_apart(ours: dict[int, str], theirs: dict[int, str], start: int, end: int) -> int | None:

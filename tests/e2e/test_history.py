@@ -14,6 +14,7 @@ import torch
 from cluster import JOBS, Cluster
 from easyscale.settings import file_address
 from easyscale.storage import commits
+from easyscale.storage.blobs import blob_key
 from easyscale.storage.collected import has_packs
 from safetensors.torch import load_file
 
@@ -177,6 +178,23 @@ def recorded(cluster: Cluster, job: str, since: int) -> list[dict[str, Any]]:
     return [line for line in lines if line["step"] >= since]
 
 
+def test_a_fork_that_has_lost_its_first_commit_fails_and_does_not_begin_anew(ended: Cluster) -> None:
+    step = commit_near(ended, "small", 40)
+    retries = 'retries={"died": 0, "raised": 0}'
+    made = ended.command("fork", f"small@{step}", "--name", "hurt", "--set", retries, "-o", "json")
+    assert made.code == 0, made.err
+    path = ended.folder / "store" / blob_key(made.last["manifest"])
+    path.chmod(0o644)
+    path.write_bytes(b"rubbish")
+    coordinator, worker = ended.coordinator(), ended.worker("for-hurt")
+    failed = ended.until("hurt", lambda now: now.state in ("failed", "done") or now.committed > step)
+    assert failed.state == "failed"
+    assert "no undamaged commit" in failed.reason
+    for process in (worker, coordinator):
+        process.signal(15)
+        process.wait()
+
+
 def test_what_cannot_be_forked_or_gone_back_to_is_one_clear_error(ended: Cluster) -> None:
     cases = {
         ("fork", "nobody@5", "--name", "x"): "no job 'nobody'",
@@ -232,11 +250,52 @@ def test_after_a_rewind_other_code_goes_on_from_there_without_meeting_what_was_b
     to = commit_near(cluster, "small", 40)
     assert cluster.command("rewind", "small", "--to", str(to)).code == 0
     script.write_text(SMALL.read_text().replace("nn.Dropout(0.2)", "nn.Dropout(0.1)"))
+    other = cluster.run(SMALL, "--name", "other", "--set", "commit_every=5").wait()
+    assert other.last["state_digest"] == done.last["state_digest"]
     again = cluster.run(script, "--set", "commit_every=5", "--accept-changes").wait()
     assert again.code == 0, again.err
     assert again.last["state_digest"] != done.last["state_digest"]
     verified = cluster.command("verify", "small", "--from", str(to), "-o", "json")
     assert verified.code == 0, verified.out + verified.err
+    compared = cluster.command("diff", "small", "other", "-o", "json").last
+    assert compared["common"] == to, compared
+    assert compared["parted"] == to, compared
+    age(cluster)
+    assert cluster.command("gc", "small", "--keep-last", "2", "--delete").code == 0
+    assert to in whole(cluster, "small"), "the other job keeps the same packs"
+    assert cluster.command("gc", "--keep-last", "2", "--delete").code == 0
+    assert to not in whole(cluster, "small")
+    verified = cluster.command("verify", "small")
+    assert verified.code == 2, verified.out
+    assert f"went on from commit {to} with other code" in verified.err
+    assert f"--from {whole(cluster, 'small')[1]}" in verified.err
+    compared = cluster.command("diff", "small", "other", "-o", "json").last
+    assert (compared["common"], compared["parted"]) == (to, None), compared
+    assert "was collected" in compared["why"]
+
+
+def test_jobs_that_part_after_a_commit_that_was_collected_are_computed_anew_from_before_it(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    script = tmp_path / "small.py"
+    script.write_text(
+        SMALL.read_text().replace("def misbehave(step: int) -> None:", "def misbehave(step: int) -> None:  # too")
+    )
+    later = SMALL.read_text().replace(
+        "time.sleep(PACE)\n", "time.sleep(PACE)\n        model = scaled(model, scheduler.last_epoch)\n"
+    )
+    later = later.replace(
+        "def build()",
+        "def scaled(model, step):\n    return model if step < 33 else lambda x: model(x) * 1.01\n\n\ndef build()",
+    )
+    assert cluster.run(script, "--set", "commit_every=5").wait().code == 0
+    script.write_text(later)
+    assert cluster.run(script, "--name", "other", "--set", "commit_every=5").wait().code == 0
+    age(cluster)
+    assert cluster.command("gc", "--keep-last", "2", "--delete").code == 0
+    compared = cluster.command("diff", "small", "other", "-o", "json").last
+    assert compared["parted"] == 33, compared
+    assert 25 <= compared["common"] <= 33
 
 
 # ---- export
