@@ -18,6 +18,7 @@ from ..storage import commits
 from ..storage.blobs import get_blob, put_blob
 from ..storage.digest import state_digest
 from ..storage.manifests import encode_manifest
+from ..storage.signatures import signer, trusted
 from .commit_checks import markers
 from .hyperparameters import with_changes
 from .job import SETTINGS, parse_settings
@@ -60,6 +61,7 @@ def fork(
         CorruptError, NotFoundError: the commit is damaged.
         UnavailableError: a store failed; there is no new job, or a whole one.
     """
+    by = signer()
     settings = {key: text for key, text in changes.items() if key in SETTINGS}
     _refuse_name(kv, name)
     point = find(store, job, step)
@@ -75,11 +77,14 @@ def fork(
     )
     refresh(store, point)
     code = put_blob(store, get_blob(store, job.record.code))
+    described = put_blob(store, spec.encode())
+    if by is not None:  # the code has the signature of whoever has submitted it
+        by.sign_like(store, described, job.record.spec, trusted())
     manifest = msgspec.structs.replace(
         point.manifest,
         job=name,
         parent=point.digest,
-        spec=put_blob(store, spec.encode()),
+        spec=described,
         code=code,
         generation=0,
         state_digest=state_digest(skeleton, {entry.name: entry.digest for entry in point.manifest.tensors}),

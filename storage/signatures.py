@@ -51,6 +51,25 @@ class Signer:
         """
         store.put(signature_key(digest, name_of(self.key.public_key())), self.key.sign(PURPOSE + digest.encode()))
 
+    def sign_like(self, store: ObjectStore, digest: str, old: str, others: Trusted) -> None:
+        """Sign what was made of something that is in the store already, if that may be run.
+
+        Otherwise whoever can write to the store would get a signature by leaving something there to be signed.
+
+        Args:
+            old: digest of what it was made of. others: whose signatures count, besides the own one.
+
+        Raises:
+            UserError: nobody who counts has signed `old`.
+            UnavailableError: the store does not answer.
+        """
+        if not Trusted((self.key.public_key(), *others.keys)).signed(store, old):
+            raise UserError(
+                f"{old[:12]} is not signed with the key of {SIGNING_KEY}, nor with one of {TRUSTED_KEYS}",
+                "submit its script, which signs it, or name the keys that it was signed with",
+            )
+        self.sign(store, digest)
+
 
 @dataclass(frozen=True, slots=True)
 class Trusted:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from collecting import CODE
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from easyscale.coordinator import keys, records
 from easyscale.errors import CorruptError, NotFoundError, UserError
 from easyscale.pipeline.commit_checks import markers
@@ -17,7 +19,11 @@ from easyscale.storage import blobs, commits
 from easyscale.storage.blobs import blob_key
 from easyscale.storage.collected import write_note
 from easyscale.storage.manifests import read_manifest
+from easyscale.storage.signatures import SIGNING_KEY, TRUSTED_KEYS, Signer, Trusted
 from histories import Place
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.fixture
@@ -55,6 +61,22 @@ def test_the_history_of_a_fork_ends_with_its_own_first_commit(here: Place) -> No
         here.store.delete(blob_key(read_manifest(here.store, digest).packs[0].digest))
     with pytest.raises(CorruptError, match="no undamaged commit"):
         commits.read_latest(here.store, later, at=("new", 40))
+
+
+def test_a_fork_is_signed_if_its_job_was(here: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    key = Ed25519PrivateKey.generate()
+    (tmp_path / "key").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    monkeypatch.setenv(SIGNING_KEY, str(tmp_path / "key"))
+    monkeypatch.delenv(TRUSTED_KEYS, raising=False)
+    keys = Trusted((key.public_key(),))
+    with pytest.raises(UserError, match="is not signed"):
+        here.fork(20)
+    assert read_job(here.kv, "new") is None
+    old = here.job("job").record
+    Signer(key).sign(here.store, old.spec)
+    here.fork(20)
+    assert keys.signed(here.store, here.job("new").record.spec)
+    assert not keys.signed(here.store, old.code), "a fork vouches for no code"
 
 
 def test_a_fork_may_have_other_settings_and_hyper_parameters(here: Place) -> None:

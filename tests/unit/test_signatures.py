@@ -71,6 +71,23 @@ def test_a_signature_that_was_moved_altered_or_made_for_something_else_is_none(s
         assert not keys.signed(store, evil), forged
 
 
+def test_what_was_made_of_something_in_the_store_is_signed_only_if_that_was(store: MemoryStore) -> None:
+    old, new = put_blob(store, b"old"), put_blob(store, b"new")
+    keys = Trusted((KEY.public_key(),))
+    with pytest.raises(UserError, match="is not signed"):
+        Signer(KEY).sign_like(store, new, old, Trusted())
+    Signer(OTHER).sign(store, old)
+    with pytest.raises(UserError, match="is not signed"):
+        Signer(KEY).sign_like(store, new, old, Trusted())
+    assert not keys.signed(store, new)
+    Signer(KEY).sign_like(store, new, old, Trusted((OTHER.public_key(),)))
+    assert keys.signed(store, new)
+    assert not keys.signed(store, old)
+    newer = put_blob(store, b"newer")
+    Signer(KEY).sign_like(store, newer, new, Trusted())
+    assert keys.signed(store, newer), "the own key counts"
+
+
 def test_a_store_that_does_not_answer_is_no_missing_signature(
     monkeypatch: pytest.MonkeyPatch, store: MemoryStore
 ) -> None:
