@@ -241,11 +241,17 @@ class Agent:
         else:
             claim = None
         spec = job.spec.value if job.spec is not None else None
-        changed = spec is not None and (spec.spec, spec.rewound) != (runner.spec, runner.rewound)
-        yield from publish(runner, job, claim, may_claim=self._may_claim(job, slot))
+        rewound = spec is not None and spec.rewound != runner.rewound  # what it holds was given up
+        changed = rewound or (spec is not None and spec.spec != runner.spec)
+        yield from publish(
+            runner, job, None if rewound else claim, may_claim=not rewound and self._may_claim(job, slot)
+        )
         yield from report_damage(runner, job)
         if runner.phase == "running":
             yield from self._while_running(runner, assigned, job, changed)
+        elif rewound and runner.phase in ("preparing", "ready"):
+            yield from self._release(job)
+            yield from runner.stop(now)
         elif changed and runner.phase in ("preparing", "ready"):
             yield from self._retire(runner, job, slot, claim is not None, now)
         elif runner.phase == "ready":

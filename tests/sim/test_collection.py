@@ -90,7 +90,7 @@ def live(seed: int) -> tuple[World, int]:
     world = World(seed)
     with world.installed():
         watch_removals(world)
-        spec = {"ests": 2, "steps": 420, "commit_every": 7}
+        spec = {"ests": 2, "steps": 980, "commit_every": 7}
         world.submit(small_spec("first", **spec))
         for _ in range(2):
             world.add_coordinator()
@@ -100,7 +100,7 @@ def live(seed: int) -> tuple[World, int]:
         world.faulty = True
         world.faults = Faults(store_lost=0.01, store_answer_lost=0.01, store_slow=0.01, store_conflict=0.05)
         misfortune_after_misfortune(world, collectors)
-        world.run(400.0, lambda: len(world.jobs) == 2 and world.all_over())
+        world.run(900.0, lambda: len(world.jobs) == 2 and world.all_over())
         world.faulty, world.faults = False, Faults()
         peace(world)
         departure(world)
@@ -111,7 +111,7 @@ def live(seed: int) -> tuple[World, int]:
 
 
 def misfortune_after_misfortune(world: World, collectors: list[Collector]) -> None:
-    end = world.hub.now + 300.0
+    end = world.hub.now + 500.0
 
     def again() -> None:
         if world.hub.now > end or world.judge.violation:
