@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from ..alive import AliveFile
 from ..errors import UnavailableError
 from . import keys, views
 from .kv import Compare, Put, absent
@@ -49,11 +50,13 @@ class Coordinator:
         self._renewed = float("-inf")
         self._leading: int | None = None
 
-    def run(self, stop: threading.Event) -> None:
-        """Coordinate until told to stop; then hand over at once."""
+    def run(self, stop: threading.Event, alive: AliveFile | None = None) -> None:
+        """Coordinate until told to stop; then hand over at once. `alive` is touched with every round."""
+        alive = alive or AliveFile()
         watch = self._kv.watch(keys.PREFIX)
         try:
             while not stop.is_set():
+                alive.beat(time.monotonic())
                 try:
                     self.tick(time.monotonic())
                 except UnavailableError as error:

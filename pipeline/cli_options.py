@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import json
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -42,6 +43,9 @@ Lane = Annotated[
 ]
 Address = Annotated[
     str | None, typer.Option(metavar="HOST", help="Where other workers reach this machine; found out by default.")
+]
+Alive = Annotated[
+    Path | None, typer.Option(help="Touch this file about once a second, for probes.")
 ]
 Format = Annotated[Output, typer.Option("-o", "--output", help="text or json.")]
 JobName = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.")]

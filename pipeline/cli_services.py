@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from .cli_options import Folder, Format, Kv, Output, Store, print_json
+from ..alive import AliveFile
+from .cli_options import Alive, Folder, Format, Kv, Output, Store, print_json
 
 
 class Between(StrEnum):
@@ -32,6 +33,7 @@ def coordinator(
     policy: Annotated[
         Between, typer.Option(help="How jobs share workers: evenly, or by what brings them to their ends soonest.")
     ] = Between.easyscale,
+    alive_file: Alive = None,
 ) -> None:
     """Assign workers to jobs until told to stop. Any number may run; one leads, the others take over when it dies."""
     from .. import settings as places
@@ -40,6 +42,7 @@ def coordinator(
     from ..coordinator.planner import Planner
     from ..coordinator.scheduling.policies import named
 
+    alive = AliveFile(alive_file)
     found = places.resolve(kv, None, folder)
     if found.kv.startswith("file:"):
         found.make_folder()
@@ -48,7 +51,7 @@ def coordinator(
         signal.signal(number, lambda *_: stop.set())
     it = open_kv(found.kv)
     planner = Planner(policy=None if policy is Between.even else named(policy.value))
-    Coordinator(it, planner).run(stop)
+    Coordinator(it, planner).run(stop, alive)
     it.close()
 
 

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..alive import AliveFile
 from ..errors import UserError
 from .addresses import open_both, own_host, require_own
-from .cli_options import Address, Folder, Kv, Lane, LaneName, Store
+from .cli_options import Address, Alive, Folder, Kv, Lane, LaneName, Store
 from .owners.rules import LOAD, QUIET_SECONDS
 from .sizes import parse_size
 
@@ -69,6 +70,7 @@ def worker(
     notice_command: Annotated[
         str | None, typer.Option(metavar="COMMAND", help="Leave once this command, asked every 2 s, exits with 0.")
     ] = None,
+    alive_file: Alive = None,
     slowdown: Annotated[float, typer.Option(hidden=True, help="Each EST takes so many times as long.")] = 1.0,
     fork_server: Annotated[int | None, typer.Option(hidden=True, help="Descriptor: see ForkServer.share.")] = None,
 ) -> None:
@@ -100,12 +102,13 @@ def worker(
         hours=Hours.parse(hours) if hours is not None else None,
         notice=Notice.of(notice_file, notice_command) if notice_file or notice_command is not None else None,
     )
+    alive = AliveFile(alive_file)
     found, records_at, objects_at = open_both(kv, store, folder)
     require_fit(objects_at)
     trusted()  # a key that cannot be used is told now, not job by job
     if len(devices) > 1:
         records_at.close()
-        _crew(found, label, devices, _told(context), grace)
+        _crew(found, label, devices, _told(context), grace, alive)
         return
     host = address or own_host(found.kv)
     os.nice(nice)
@@ -122,6 +125,7 @@ def worker(
         max_memory=parse_size(max_memory, "--max-memory") if max_memory is not None else None,
         slowdown=slowdown,
         owner=wishes,
+        alive=alive,
     )
     with ForkServer(fork_server) as runners:
         it = Worker(records_at, objects_at, options, runners)
@@ -132,7 +136,7 @@ def worker(
 
 def _told(context: typer.Context) -> list[str]:
     """The options of the command line, but for those that each worker of a crew has its own of."""
-    own = {"name", "device", "grace", "fork_server", "kv", "store", "folder"}
+    own = {"name", "device", "grace", "alive_file", "fork_server", "kv", "store", "folder"}
     found = []
     for parameter in context.command.params:
         name = parameter.name or ""
@@ -144,7 +148,7 @@ def _told(context: typer.Context) -> list[str]:
     return found
 
 
-def _crew(found: Settings, label: str, devices: list[str], options: list[str], grace: float) -> None:
+def _crew(found: Settings, label: str, devices: list[str], options: list[str], grace: float, alive: AliveFile) -> None:
     """A worker for each device, until told to leave or all have left."""
     from ..coordinator.kv import open_kv
     from .crew import Crew
@@ -159,5 +163,6 @@ def _crew(found: Settings, label: str, devices: list[str], options: list[str], g
         with interrupts.gracefully(said), crew:
             while not interrupts.stopping and crew.running:
                 crew.watch_over()
+                alive.beat(time.monotonic())
                 time.sleep(POLL_SECONDS)
     kv.close()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from ..alive import AliveFile
 from ..coordinator import keys, records, views
 from ..coordinator.lease import LeaseKeeper
 from ..coordinator.transactions import apply
@@ -59,7 +60,7 @@ class WorkerOptions:
         ttl: seconds of its lease. grace: seconds to leave in. hang_floor: see `hang.HangWatch`.
         max_memory: bytes of the device's memory that jobs may count on; None: all.
         slowdown: see `slowdown.py`.
-        owner: whose the device is, and what he wants.
+        owner: whose the device is, and what he wants. alive: for whoever watches over the process.
     """
 
     name: str
@@ -74,6 +75,7 @@ class WorkerOptions:
     max_memory: int | None = None
     slowdown: float = 1.0
     owner: Owner = field(default=Owner())
+    alive: AliveFile = field(default_factory=AliveFile)
 
 
 def boot_id(name: str) -> str:
@@ -131,6 +133,7 @@ class Worker:
         log.info("worker.started", worker=self.id, device=self._options.device, kv=self._kv.address)
         try:
             while not self._done:
+                self._options.alive.beat(time.monotonic())
                 self._take_in()
                 if self._look_now or time.monotonic() - self._looked_at >= self._poll:
                     self._look()
