@@ -13,11 +13,11 @@ import threading
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import unquote, urlsplit
 
 from tenacity import Retrying, retry_if_exception_type, stop_before_delay
 
 from ..errors import AddressError, LeaseGoneError, OutcomeUnknownError, UnavailableError
+from . import etcd_access
 from .kv import CALL_DEADLINE, KeyValue, Put, TxnResult, check_operations
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC would print every lost connection on stderr
@@ -70,12 +70,12 @@ class _TryAgain(Exception):  # noqa: N818 - says what to do, never leaves this m
 class _Member:
     """One endpoint: its channel and stubs. `token` is what this member has given us for user and password."""
 
-    def __init__(self, target: str, user: str, password: str) -> None:
+    def __init__(self, target: str, access: etcd_access.Access) -> None:
         self.target = target
         self.token = ""
-        self._user = user
-        self._password = password
-        self.channel = grpc.insecure_channel(target, options=_OPTIONS)
+        self._user = access.user
+        self._password = access.password
+        self.channel = _channel(target, access.tls)
         self.auth = etcdrpc.AuthStub(self.channel)
         self.kv = etcdrpc.KVStub(self.channel)
         self.lease = etcdrpc.LeaseStub(self.channel)
@@ -96,17 +96,16 @@ class EtcdStore:
     """See `KeyValueStore`.
 
     Args:
-        address: `etcd://[user:password@]host[:port][,host[:port]...]`; special characters of user and password are
-            percent-encoded.
+        address: see `etcd_access.parse`.
 
     Raises:
-        AddressError: the address cannot be read, nobody answers there, or the user is refused.
+        AddressError: the address cannot be read, nobody answers there, or we are refused.
     """
 
     def __init__(self, address: str) -> None:
-        targets, user, password = _parse(address)
-        self.address = "etcd://" + ",".join(targets)
-        self._members = [_Member(target, user, password) for target in targets]
+        access = etcd_access.parse(address)
+        self.address = access.address
+        self._members = [_Member(target, access) for target in access.targets]
         self._current = 0
         self._watches: set[EtcdWatch] = set()
         try:
@@ -115,9 +114,7 @@ class EtcdStore:
             self.close()
             if isinstance(error, AddressError):
                 raise
-            raise AddressError(
-                str(error), "is etcd running there, and is a majority of its members? (option --kv or EASYSCALE_KV)"
-            ) from error
+            raise AddressError(str(error), _unanswered(str(error), access)) from error
 
     def get(self, key: str) -> KeyValue | None:
         """See `KeyValueStore.get`."""
@@ -261,7 +258,7 @@ class EtcdStore:
         if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED) or details.startswith(
             _REFUSED_USER
         ):
-            hint = "give a user that may read and write /easyscale/: etcd://user:password@host:2379"
+            hint = f"give a user that may read and write /easyscale/: {etcd_access.USER}, {etcd_access.PASSWORD}"
             return AddressError(f"{self.address} refuses us: {details}", hint)
         if code is grpc.StatusCode.INVALID_ARGUMENT:
             return ValueError(f"{self.address}: {details}")
@@ -345,30 +342,26 @@ class EtcdWatch:
         ended.wait()  # a stream whose requests have ended is over
 
 
+def _channel(target: str, tls: etcd_access.Tls | None) -> Any:
+    if tls is None:
+        return grpc.insecure_channel(target, options=_OPTIONS)
+    return grpc.secure_channel(target, grpc.ssl_channel_credentials(tls.ca, tls.key, tls.cert), options=_OPTIONS)
+
+
+def _unanswered(why: str, access: etcd_access.Access) -> str:
+    """What to do about a cluster that did not answer when it was opened."""
+    if "CERTIFICATE_VERIFY_FAILED" in why or "Hostname Verification" in why:
+        return f"name who has signed etcd's certificate ({etcd_access.CA}), and etcd's host as the certificate does"
+    if access.tls is not None:
+        return (
+            "is etcd running there, with TLS, and is a majority of its members? "
+            f"does it want a certificate ({etcd_access.CERT}, {etcd_access.KEY})?"
+        )
+    return "is etcd running there, and is a majority of its members? with TLS: etcds:// (option --kv or EASYSCALE_KV)"
+
+
 class _NoLeaseError(Exception):
     pass
-
-
-def _parse(address: str) -> tuple[list[str], str, str]:
-    """Endpoints, user, password."""
-    parts = urlsplit(address)
-    secret, _, hosts = parts.netloc.rpartition("@")
-    shown = f"etcd://{hosts}"
-    user, _, password = secret.partition(":")
-    hint = "use etcd://host:2379 or etcd://user:password@host1:2379,host2:2379; percent-encode special characters"
-    if parts.path.strip("/") or parts.query or parts.fragment or not hosts:
-        raise AddressError(f"key-value store address {shown!r} is not host:port[,host:port...]", hint)
-    targets = []
-    for host in hosts.split(","):
-        try:
-            one = urlsplit(f"etcd://{host}")
-            name, port = one.hostname, one.port or 2379
-        except ValueError as error:
-            raise AddressError(f"key-value store address {shown!r}: endpoint {host!r}: {error}", hint) from None
-        if not name:
-            raise AddressError(f"key-value store address {shown!r}: endpoint {host!r} has no host", hint)
-        targets.append(f"[{name}]:{port}" if ":" in name else f"{name}:{port}")
-    return targets, unquote(user), unquote(password)
 
 
 def _within(end: float, share: float) -> float:

@@ -173,13 +173,17 @@ class KeyValueStore(Protocol):
 
 
 def open_kv(address: str) -> KeyValueStore:
-    """Open `etcd://host:port[,host:port...]`, `file:///path/to/kv.sqlite` or `memory://name` (one process).
+    """Open a store by its address.
+
+    Args:
+        address: `etcd://host:port[,host:port...]` (with TLS `etcds://`: see `etcd_access.parse`),
+            `file:///path/to/kv.sqlite`, or `memory://name` (one process).
 
     Raises:
         AddressError: unknown scheme, or nobody answers there.
     """
     parts = urlsplit(address)
-    if parts.scheme == "etcd":
+    if parts.scheme in ("etcd", "etcds"):
         from .etcd import EtcdStore
 
         return EtcdStore(address)

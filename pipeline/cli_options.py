@@ -27,7 +27,7 @@ class Output(enum.StrEnum):
 
 
 Kv = Annotated[
-    str | None, typer.Option("--kv", help="Key-value store: etcd://host:2379 or file:///path. [EASYSCALE_KV]")
+    str | None, typer.Option("--kv", help="Key-value store: etcd[s]://host:2379 or file:///path. [EASYSCALE_KV]")
 ]
 Store = Annotated[
     str | None, typer.Option("--store", help="Object store: s3://bucket/prefix or file:///path. [EASYSCALE_STORE]")
@@ -44,9 +44,7 @@ Lane = Annotated[
 Address = Annotated[
     str | None, typer.Option(metavar="HOST", help="Where other workers reach this machine; found out by default.")
 ]
-Alive = Annotated[
-    Path | None, typer.Option(help="Touch this file about once a second, for probes.")
-]
+Alive = Annotated[Path | None, typer.Option(help="Touch this file about once a second, for probes.")]
 Format = Annotated[Output, typer.Option("-o", "--output", help="text or json.")]
 JobName = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.")]
 

@@ -200,8 +200,8 @@ class Cluster:
         (folder / "steps").mkdir()
         self._family = folder / "family"
         self._family.mkdir()
-        self.kv = open_kv(self.kv_address)
         with environment(env or {}):  # credentials
+            self.kv = open_kv(self.kv_address)
             self.store = open_store(self.store_address)
 
     def __enter__(self) -> Cluster:

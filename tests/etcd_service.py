@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import signal
+import ssl
 import subprocess
 import time
 import urllib.request
@@ -22,15 +23,28 @@ from services import free_ports
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from certificates import Authority
+
 ELECTION_MS = 500
 START_DEADLINE = 30.0
 
 
 class EtcdCluster:
-    """A running cluster. Members are numbered from 0."""
+    """A running cluster. Members are numbered from 0.
 
-    def __init__(self, folder: Path, members: int = 1) -> None:
+    Args:
+        authority: signs the certificates of members and clients, without which nobody gets in; None: in plain text.
+    """
+
+    def __init__(self, folder: Path, members: int = 1, authority: Authority | None = None) -> None:
         self._folder = folder
+        self._authority = authority
+        self._scheme = "https" if authority else "http"
+        self._context: ssl.SSLContext | None = None
+        if authority:
+            self._certificate = authority.issue("etcd-member")
+            self._context = ssl.create_default_context(cafile=authority.ca)
+            self._context.load_cert_chain(*self._certificate)
         ports = free_ports(2 * members)
         self._clients = [f"127.0.0.1:{port}" for port in ports[:members]]
         self._peers = [f"http://127.0.0.1:{port}" for port in ports[members:]]
@@ -47,7 +61,7 @@ class EtcdCluster:
     @property
     def address(self) -> str:
         """What `open_kv` takes."""
-        return "etcd://" + ",".join(self._clients)
+        return ("etcds://" if self._authority else "etcd://") + ",".join(self._clients)
 
     @property
     def endpoints(self) -> list[str]:
@@ -108,6 +122,12 @@ class EtcdCluster:
         """What is left of a lease; -1: it is gone."""
         return int(self._ask("/v3/lease/timetolive", {"ID": lease})["TTL"])
 
+    def enable_users(self, password: str) -> None:
+        """From now on only user root, who has this password, gets in."""
+        self._ask("/v3/auth/user/add", {"name": "root", "password": password})
+        self._ask("/v3/auth/user/grant", {"user": "root", "role": "root"})
+        self._ask("/v3/auth/enable", {})
+
     def close(self) -> None:
         """Kill all members."""
         for member in range(len(self._processes)):
@@ -120,8 +140,13 @@ class EtcdCluster:
         return process.pid
 
     def _launch(self, member: int) -> None:
-        client, peer = f"http://{self._clients[member]}", self._peers[member]
+        client, peer = f"{self._scheme}://{self._clients[member]}", self._peers[member]
         cluster = ",".join(f"m{number}={url}" for number, url in enumerate(self._peers))
+        tls: list[str] = []
+        if self._authority:
+            cert, key = self._certificate
+            tls = [f"--cert-file={cert}", f"--key-file={key}", f"--trusted-ca-file={self._authority.ca}"]
+            tls.append("--client-cert-auth")
         # setpriv rather than preexec_fn: no Python may run between fork and exec in a process full of gRPC threads
         self._processes[member] = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", "etcd", f"--name=m{member}",
@@ -130,7 +155,7 @@ class EtcdCluster:
              f"--heartbeat-interval={ELECTION_MS // 10}", f"--election-timeout={ELECTION_MS}",
              f"--listen-client-urls={client}", f"--advertise-client-urls={client}",
              f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}",
-             f"--initial-cluster={cluster}", "--initial-cluster-state=new"],
+             f"--initial-cluster={cluster}", "--initial-cluster-state=new", *tls],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
 
@@ -159,8 +184,9 @@ class EtcdCluster:
     def _post(self, member: int, path: str, content: dict[str, object] | None = None) -> dict[str, Any]:
         """The answer, or nothing."""
         body = None if path == "/health" else json.dumps(content or {}).encode()
-        request = urllib.request.Request(f"http://{self._clients[member]}{path}", data=body)
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        request = urllib.request.Request(f"{self._scheme}://{self._clients[member]}{path}", data=body)
+        secure = urllib.request.HTTPSHandler(context=self._context)
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), secure)
         try:
             with opener.open(request, timeout=1) as answer:
                 found: dict[str, Any] = json.load(answer)
@@ -187,8 +213,8 @@ def etcd_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[
     need_etcd()
     started: list[EtcdCluster] = []
 
-    def start(members: int = 3) -> EtcdCluster:
-        started.append(EtcdCluster(tmp_path_factory.mktemp("etcd"), members))
+    def start(members: int = 3, authority: Authority | None = None) -> EtcdCluster:
+        started.append(EtcdCluster(tmp_path_factory.mktemp("etcd"), members, authority))
         return started[-1]
 
     yield start
