@@ -88,7 +88,7 @@ def test_the_image_is_given_all_packages_and_runs_as_nobody_special_under_an_ini
 # ---- Kubernetes
 
 
-@pytest.fixture(scope="module", params=["example", "without GPUs and TLS"])
+@pytest.fixture(scope="module", params=["example", "signed, without GPUs and TLS"])
 def objects(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """All objects, with the components that the example has, and with the others."""
     if request.param == "example":
@@ -96,7 +96,7 @@ def objects(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     folder = tmp_path_factory.mktemp("kubernetes")
     shutil.copytree(KUBERNETES, folder, dirs_exist_ok=True)
     text = (folder / "example" / "kustomization.yaml").read_text()
-    other = text.replace("  - ../tls ", "  - ../cpu ")
+    other = text.replace("  - ../tls ", "  - ../cpu ").replace("  # - ../signed ", "  - ../signed ")
     assert other != text
     (folder / "example" / "kustomization.yaml").write_text(other)
     return rendered(folder / "example")
@@ -193,6 +193,14 @@ def test_files_of_tls_are_named_where_they_are_mounted(objects: list[dict[str, A
             assert {Path(file).name for file in files} == {"ca.crt", "tls.crt", "tls.key"}
         assert container["envFrom"][0]["configMapRef"]["name"].startswith("easyscale-")
         assert pod["volumes"]
+
+
+def test_a_file_of_trusted_keys_is_named_where_it_is_mounted(objects: list[dict[str, Any]]) -> None:
+    file = one(objects, "ConfigMap", "easyscale")["data"].get("EASYSCALE_TRUSTED_KEYS")
+    pod, container = next(pods(objects))
+    mounts = [mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "trusted-keys"]
+    assert mounts == ([] if file is None else [Path(file).parent.as_posix()])
+    assert ("trusted-keys" in {volume["name"] for volume in pod["volumes"]}) == bool(mounts)
 
 
 def test_the_probe_tells_a_fresh_file_from_an_old_one_and_from_none(
