@@ -299,9 +299,10 @@ def test_a_member_is_lost_in_the_middle_of(
     for point in points:
         sign = tmp_path / "falls" / point
         sign.touch()
-        if point in ("give", "take"):
-            company.join()
-        company.cluster.until_true(lambda sign=sign: not sign.exists() or company.over)
+        with company.cluster.slowly():  # whoever joins must come before the end
+            if point in ("give", "take"):
+                company.join()
+            company.cluster.until_true(lambda sign=sign: not sign.exists() or company.over)
         assert not company.over
         injected("SIGKILL of a runner")
         company.losses += 1
