@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check simulate stories bench bench-scheduling bench-numerics exhaustive chaos install clean
+.PHONY: demo test check simulate stories reference bench bench-scheduling bench-numerics exhaustive chaos install clean
 
 install: $(STAMP)
 
@@ -40,6 +40,10 @@ simulate: install
 # What the policy does in plain stories, written anew after a change that is meant; see docs/development.md.
 stories: install
 	PYTHONPATH=tests:$$PYTHONPATH $(BIN)/python -m unit.scheduling_stories
+
+# docs/reference.md anew from docstrings and options.
+reference: install
+	$(BIN)/python docs/reference.py
 
 # Every table is against a named rival, measured in the same run; see docs/benchmarks.md.
 bench: install

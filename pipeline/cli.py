@@ -34,7 +34,6 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
 cli_run.add(app)
 cli_worker.add(app)

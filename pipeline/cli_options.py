@@ -46,7 +46,23 @@ Address = Annotated[
 ]
 Alive = Annotated[Path | None, typer.Option(help="Touch this file about once a second, for probes.")]
 Format = Annotated[Output, typer.Option("-o", "--output", help="text or json.")]
-JobName = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.")]
+
+
+def _names(context: typer.Context, incomplete: str) -> list[str]:
+    """Names of jobs, for the shell's completion: which must not fail, nor make anything, whatever is there."""
+    from ..coordinator import keys
+    from ..errors import EasyScaleError
+    from .addresses import open_existing
+
+    try:
+        _, kv = open_existing(context.params.get("kv"), context.params.get("folder"))
+        names = {found.key.removeprefix(keys.JOBS).partition("/")[0] for found in kv.range(keys.JOBS)}
+    except (EasyScaleError, OSError):
+        return []
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
+JobName = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.", autocompletion=_names)]
 
 
 def print_json(value: Any) -> None:

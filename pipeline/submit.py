@@ -58,6 +58,24 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         return f"job {self.job!r}: {self.steps} steps done{metrics}, state digest {self.state_digest}"
 
 
+class Watch:
+    """A job whenever it has changed, until it is over. As the last line of a notebook's cell, a bar."""
+
+    def __init__(self, jobs: Iterator[Summary]) -> None:
+        self._jobs = jobs
+
+    def __iter__(self) -> Iterator[Summary]:
+        return self._jobs
+
+    def __next__(self) -> Summary:
+        return next(self._jobs)
+
+    def _ipython_display_(self) -> None:
+        from .notebook import show
+
+        show(self._jobs)
+
+
 class Handle:
     """A submitted job.
 
@@ -81,16 +99,21 @@ class Handle:
             raise no_such_job(self._kv, self.name)
         return summarize(view)
 
-    def watch(self, timeout: float | None = None, every: float | None = None) -> Iterator[Summary]:
+    def watch(self, timeout: float | None = None, every: float | None = None) -> Watch:
         """The job whenever it has changed, until it is over. Survives outages of the key-value store.
+
+        Iterate over it; or let it be the last line of a notebook's cell, which shows a bar until then.
 
         Args:
             timeout: seconds after which to stop watching.
             every: seconds after which to say it again although it has not changed.
 
         Raises:
-            TimeoutError: the job was not over in time.
+            TimeoutError: while iterating: the job was not over in time.
         """
+        return Watch(self._watch(timeout, every))
+
+    def _watch(self, timeout: float | None, every: float | None) -> Iterator[Summary]:
         deadline = None if timeout is None else time.monotonic() + timeout
         last: Summary | None = None
         said = float("-inf")

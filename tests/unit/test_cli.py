@@ -732,3 +732,26 @@ main()
 def test_ctrl_c_is_not_lost_where_python_ignores_exceptions_while_it_imports() -> None:
     done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (130, "")
+
+
+# ---- completion
+
+
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        ({}, ["demo"]),
+        ({"EASYSCALE_FOLDER": "elsewhere"}, []),
+        ({"EASYSCALE_KV": "nonsense://"}, []),
+        ({"EASYSCALE_KV": "file:///dev/null/kv"}, []),
+    ],
+)
+def test_the_shell_completes_names_of_jobs_and_never_fails(
+    desk: Desk, settings: dict[str, str], names: list[str]
+) -> None:
+    assert desk.run("submit", "train.py").code == 0
+    asked = {"_EASYSCALE_COMPLETE": "complete_bash", "COMP_WORDS": "easyscale show de", "COMP_CWORD": "2"}
+    before = sorted(desk.folder.rglob("*"))
+    done = process(desk.folder, **asked, **settings)
+    assert (done.code, done.out.split(), done.err) == (0, names, "")
+    assert sorted(desk.folder.rglob("*")) == before
