@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from ..errors import DeviceError, EasyScaleError, NotFoundError, ScriptError, UnavailableError, UserError
+from ..errors import DeviceError, EasyScaleError, NotFoundError, ScriptError, SpecError, UnavailableError, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +35,7 @@ def fetch(store: ObjectStore, folder: Path, *, job: str, spec: str, code: str) -
     from ..storage.blobs import get_blob
     from ..storage.signatures import TRUSTED_KEYS, trusted
     from . import bundle, determinism
-    from .spec import JobSpec
+    from .spec import JobSpec, check
 
     try:
         keys = trusted()
@@ -56,6 +56,10 @@ def fetch(store: ObjectStore, folder: Path, *, job: str, spec: str, code: str) -
             f"the object store {store.address} lacks what job {job!r} was submitted with: start this "
             f"worker with the --store (EASYSCALE_STORE) of the submit ({error})"
         ) from error
+    try:
+        check(found)
+    except SpecError as error:  # a submit would have refused it: another version has, or nobody has submitted it
+        raise DeviceError(f"this EasyScale cannot run such a job: {error}") from error
     determinism.check_versions({"python": found.python, "torch": found.torch})
     try:
         return found, bundle.unpack(archive, folder / "code")

@@ -83,20 +83,33 @@ def is_loading() -> bool:
     return module is not None and not hasattr(module, _LOADED)
 
 
-def running() -> Path:
-    """The script that this Python was started with.
+def script_of(build: Callable[[], Training]) -> Path:
+    """The script that a job is submitted from: the one that this Python was started with; in a notebook or an
+    interpreter, the file that the build function was imported from.
 
     Raises:
-        ScriptError: there is none (an interpreter, a notebook), or it was started as part of a package.
+        ScriptError: there is none, or its folder alone would not be enough to run it.
     """
     main = sys.modules["__main__"]
     path = getattr(main, "__file__", None)
-    if path is None:
-        raise ScriptError("a job can only be submitted from a script", "save it to a file: python SCRIPT.py")
-    if getattr(main, "__spec__", None) is not None:
+    if path is not None:
+        if getattr(main, "__spec__", None) is not None:
+            raise ScriptError(
+                f"{path} was started with `python -m`, so its folder alone is not enough to run it",
+                "start it as a script: python SCRIPT.py",
+            )
+        return Path(path).resolve()
+    module = sys.modules.get(build.__module__)
+    path = getattr(module, "__file__", None)
+    if module is main or path is None:
         raise ScriptError(
-            f"{path} was started with `python -m`, so its folder alone is not enough to run it",
-            "start it as a script: python SCRIPT.py",
+            f"build function {build.__name__!r} was made in a notebook or an interpreter, from where it cannot travel",
+            "put it and the job into a file, train.py for example, and import that: from train import job",
+        )
+    if "." in build.__module__:
+        raise ScriptError(
+            f"{path} was imported as {build.__module__}, so its folder alone is not enough to run it",
+            "put that folder on sys.path, and import it without the package's name",
         )
     return Path(path).resolve()
 

@@ -171,13 +171,13 @@ class Handle:
 
 
 def submit(job: Job, *, kv: str | None = None, store: str | None = None, accept_changes: bool = False) -> Handle:
-    """Submit the job of the script that is running. See `Job.submit`."""
+    """Submit the job of the script that is running, or that a notebook has imported. See `Job.submit`."""
     from .inspect import describe
-    from .script import running
+    from .script import script_of
 
     if not structlog.is_configured():
         logs.configure()  # the script's standard output is its own
-    spec, bundle = describe(job, running())
+    spec, bundle = describe(job, script_of(job.build))
     _, records_at, objects_at = open_both(kv, store)
     how = place(records_at, objects_at, spec, bundle, accept_changes=accept_changes)
     return Handle(spec.name, records_at, how)

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from easyscale.coordinator import keys, records
+from easyscale.coordinator.embedded import EmbeddedStore
 from easyscale.coordinator.kv import Put
 from easyscale.coordinator.memory import MemoryKV
 from easyscale.pipeline.notebook import STOPPED, bar
 from easyscale.pipeline.spec import JobSpec
 from easyscale.pipeline.submit import Handle, Watch, record_of
 from easyscale.pipeline.summary import Summary, read_job, summarize
+from easyscale.storage.blobs import get_blob
+from easyscale.storage.files import FileStore
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
+from user import TRAINING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 HOSTILE = "<script>alert(1)</script>"
 
@@ -95,3 +103,19 @@ def test_names_and_reasons_are_text_and_no_html(kv: MemoryKV) -> None:
     html = bar(summary(kv))
     assert "<script" not in html
     assert "&lt;script" in html
+
+
+def test_a_job_that_an_interpreter_has_imported_is_submitted_with_its_file(tmp_path: Path) -> None:
+    (tmp_path / "trainer.py").write_text(TRAINING)
+    code = "from trainer import job; handle = job.submit(); print(handle.how, handle.status().state)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "HOME": str(tmp_path)},
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.stdout == "created waiting\n", done.stderr
+    records_at = EmbeddedStore(tmp_path / ".easyscale" / "kv.sqlite")
+    view = read_job(records_at, "demo")
+    records_at.close()
+    assert view is not None
+    spec = JobSpec.decode(get_blob(FileStore(tmp_path / ".easyscale" / "store"), view.record.spec))
+    assert spec.script == "trainer.py::build"

@@ -11,9 +11,11 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from textwrap import dedent
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import easyscale
 import pytest
@@ -22,7 +24,7 @@ from easyscale.pipeline import inspect as inspect_module
 from easyscale.pipeline.bundle import Bundle
 from easyscale.pipeline.inspect import inspect_script
 from easyscale.pipeline.job import Job
-from easyscale.pipeline.script import pick, python_command
+from easyscale.pipeline.script import pick, python_command, script_of
 
 if TYPE_CHECKING:
     from easyscale.pipeline.forkserver import ForkServer
@@ -324,3 +326,49 @@ def test_what_a_script_leaves_running_does_not_keep_the_inspection_waiting(
 def test_a_signal_is_never_taken_for_an_answer() -> None:
     with pytest.raises(ScriptError, match=r"SIGKILL .*memory"):
         inspect_module._read(b'{"spec":null}', -signal.SIGKILL, Path("x.py"))
+
+
+# ---- the script of a job
+
+
+def build_here() -> Any:
+    """Stands for a build function that was imported from this file."""
+
+
+@pytest.fixture
+def main(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """What stands for the main module: a notebook's or an interpreter's, which has no file."""
+    module = ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", module)
+    return module
+
+
+def test_the_script_is_the_one_that_was_started(main: ModuleType, tmp_path: Path) -> None:
+    main.__file__ = str(tmp_path / "train.py")
+    assert script_of(build_here) == (tmp_path / "train.py").resolve()
+    main.__spec__ = ModuleSpec("package.train", None)
+    with pytest.raises(ScriptError, match="was started with `python -m`"):
+        script_of(build_here)
+
+
+@pytest.mark.usefixtures("main")
+def test_in_a_notebook_it_is_the_file_that_the_build_function_was_imported_from(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    module = ModuleType("trainer")
+    module.__file__ = str(tmp_path / "trainer.py")
+    monkeypatch.setitem(sys.modules, "trainer", module)
+    monkeypatch.setattr(build_here, "__module__", "trainer")
+    assert script_of(build_here) == (tmp_path / "trainer.py").resolve()
+    monkeypatch.setitem(sys.modules, "package.trainer", module)
+    monkeypatch.setattr(build_here, "__module__", "package.trainer")
+    with pytest.raises(ScriptError, match=r"imported as package\.trainer, so its folder alone"):
+        script_of(build_here)
+
+
+def test_what_was_defined_in_a_notebook_cannot_travel(main: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build_here, "__module__", "__main__")
+    main.build_here = build_here
+    with pytest.raises(ScriptError, match="made in a notebook or an interpreter") as caught:
+        script_of(build_here)
+    assert "from train import job" in caught.value.hint
