@@ -109,6 +109,7 @@ class Worker:
         self._owner = options.owner.watch(
             options.device, lambda: self._process is not None, on_away=self._on_away, on_notice=self._on_notice
         )
+        self._watched: str | None = None  # the job whose keys it watches
         self._looked_at = float("-inf")
         self._look_now = False
         self._done = False
@@ -187,12 +188,19 @@ class Worker:
             return
 
     def _watch(self) -> None:
-        """Wake the loop when something may have changed."""
-        watch = self._kv.watch(keys.assigned(self.id), keys.JOBS)
+        """Wake the loop when something of ours may have changed; of hundreds of other jobs something always has."""
+        watched, watch = self._watched, None
         while not self._done:
+            if watch is None or watched != self._watched:
+                if watch is not None:
+                    watch.close()
+                watched = self._watched
+                watch = self._kv.watch(keys.assigned(self.id), *([keys.job(watched)] if watched else []))
+                self._events.put(self._wake)  # for what has changed since it was decided what to watch
             if watch.wait(IDLE_POLL_SECONDS):
                 self._events.put(self._wake)
-        watch.close()
+        if watch is not None:
+            watch.close()
 
     def _wake(self, _: float) -> None:
         self._look_now = True
@@ -248,7 +256,7 @@ class Worker:
     def _picture(self) -> tuple[str | None, views.JobView | None]:
         assignment = self._kv.get(keys.assigned(self.id))
         assigned = assignment.value.decode() if assignment else None
-        name = self._agent.wanted_job(assigned)
+        name = self._watched = self._agent.wanted_job(assigned)
         if name is None:
             return assigned, None
         view = views.parse(self._kv.range(keys.job(name)))
