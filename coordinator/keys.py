@@ -1,5 +1,5 @@
-"""Names of keys in the key-value store. Everything under `PREFIX` is ours; nothing of the user's text is in a key
-except the job's name, which `pipeline.spec.NAME_PATTERN` keeps harmless."""
+"""Names of keys in the key-value store. Everything under `PREFIX` and `PAST` is ours; nothing of the user's text is in
+a key except the job's name, which `pipeline.spec.NAME_PATTERN` keeps harmless."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ WORKERS = PREFIX + "workers/"
 ASSIGNED = PREFIX + "assigned/"
 JOBS = PREFIX + "jobs/"
 LEADER = PREFIX + "leader"
+
+PAST = "/easyscale/past/v1/"
+"""Not under `PREFIX`: the coordinator reads all that is, at each decision."""
 
 
 def worker(worker_id: str) -> str:
@@ -93,3 +96,13 @@ def report(name: str, worker_id: str) -> str:
 def logs(name: str, worker_id: str) -> str:
     """`records.LogRecord`: how many log chunks of a worker lie in the object store."""
     return f"{job(name)}logs/{worker_id}"
+
+
+def generations(name: str) -> str:
+    """The prefix of what is kept of a job's former generations."""
+    return f"{PAST}{name}/"
+
+
+def past(name: str, generation: int) -> str:
+    """`records.Generation`, written by the coordinator only; for people."""
+    return f"{generations(name)}{generation:08d}"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from . import attempts, keys, reasons, records
+from . import attempts, keys, past, reasons, records
 from .allotment import allot, assign
 from .attempts import MAX_COUNTED
 from .breaks import Breaks
@@ -111,7 +111,7 @@ class Planner:
         if members is not None:
             lane = self._membership.lane(members, alive, now)
             paces = self._membership.paces(job, members, alive)
-            operations += _new_generation(job, members, lane, losses, paces)
+            operations += _new_generation(job, members, lane, losses, paces) + past.ended(job, alive)
         if job.status is None or status != before:
             operations.append(Put(keys.status(job.name), records.encode(status)))
         operations += [Delete(entry.kv.key) for entry in ended.assignments]

@@ -192,6 +192,23 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return None
 
 
+class Generation(msgspec.Struct, frozen=True, kw_only=True):
+    """A generation that is over: see `past.py`.
+
+    Args:
+        first, last: the step at which it began, and the furthest that was heard of; None: it never began, as far as is
+            known. Up to a second of steps after `last` are its own too.
+        lane, members, cause: as in its plan.
+    """
+
+    generation: int
+    first: int | None
+    last: int | None
+    lane: LaneKind = "store"
+    members: tuple[Member, ...] = ()
+    cause: str = ""
+
+
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """The right to run one slot of one generation.
 

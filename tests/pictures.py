@@ -186,8 +186,8 @@ def status_of(story: Board, name: str = "job") -> records.Status:
 
 
 def tell(txn: Txn, view: views.View) -> list[str]:
-    """A transaction's operations as people would say them."""
-    return [_tell_one(operation, view) for operation in txn.operations]
+    """A transaction's operations as people would say them; what it keeps of the past is left out."""
+    return [_tell_one(operation, view) for operation in txn.operations if not operation.key.startswith(keys.PAST)]
 
 
 def _tell_one(operation: Put | Delete, view: views.View) -> str:

@@ -81,7 +81,7 @@ def test_a_worker_whose_lease_ended_is_charged_and_replaced_in_one_transaction(s
     txns = story.planner.decide(story.view(), story.now)
     assert [txn.tag for txn in txns] == ["decide job"]
     touched = {operation.key for operation in txns[0].operations}
-    assert touched == {keys.plan("job"), keys.status("job"), keys.assigned("b")}
+    assert touched == {keys.plan("job"), keys.past("job", 1), keys.status("job"), keys.assigned("b")}
     assert story.decide(SOON) == [
         "job: generation 2 is a[0:4] (b died)",
         "job: running",
