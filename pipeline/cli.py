@@ -20,7 +20,17 @@ import typer  # noqa: E402
 
 from .. import __version__, logs  # noqa: E402
 from ..errors import EasyScaleError, ScriptError  # noqa: E402
-from . import cli_history, cli_jobs, cli_numerics, cli_proof, cli_run, cli_services, cli_simulate, cli_worker  # noqa: E402
+from . import (  # noqa: E402
+    cli_history,
+    cli_jobs,
+    cli_numerics,
+    cli_proof,
+    cli_run,
+    cli_serve,
+    cli_services,
+    cli_simulate,
+    cli_worker,
+)
 
 if _waits_for_ctrl_c:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -43,6 +53,7 @@ cli_proof.add(app)
 cli_history.add(app)
 cli_numerics.add(app)
 cli_simulate.add(app)
+cli_serve.add(app)
 
 
 def _version(wanted: bool) -> None:

@@ -158,6 +158,11 @@ def read_jobs(kv: KeyValueStore) -> list[views.JobView]:
     view = views.parse(kv.range(keys.JOBS))
     for what in view.damaged:
         log.warning("jobs.unreadable", what=what)
+    return by_precedence(view)
+
+
+def by_precedence(view: views.View) -> list[views.JobView]:
+    """The jobs of a picture that can be read: by priority, then age."""
     jobs = [job for job in view.jobs.values() if job.spec is not None]
     return sorted(jobs, key=lambda job: (-_spec(job).value.priority, _spec(job).kv.create_revision))
 

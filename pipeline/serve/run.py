@@ -1,0 +1,107 @@
+"""Starts the web server, and ends it in order: what is listened on, which token counts, what is warned of."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from ipaddress import ip_address
+from typing import TYPE_CHECKING
+
+import structlog
+import uvicorn
+
+from ...errors import UserError, shown
+from ...storage.cache import CachedBlobs
+from .app import Served
+from .archive import Archive
+from .picture import Picture
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ...coordinator.kv import KeyValueStore
+    from ...settings import Settings
+    from ...storage.objects import ObjectStore
+
+log = structlog.get_logger()
+
+SHORTEST_TOKEN = 16
+
+LOOPBACK_NAMES = ["localhost", "127.0.0.1", "[::1]", "::1"]
+
+
+def read_token(file: Path) -> str:
+    """The token in a file, without the space around it.
+
+    Raises:
+        UserError: it cannot be read, or what is in it is no token that keeps anybody out.
+    """
+    hint = f"put {SHORTEST_TOKEN} or more letters and digits into it: openssl rand -hex 32 > {file}"
+    try:
+        token = file.read_text("ascii").strip()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it holds something else than ASCII"
+        raise UserError(f"--token-file {file} cannot be used: {reason}", hint) from error
+    if len(token) < SHORTEST_TOKEN or not token.isprintable() or " " in token:
+        raise UserError(f"--token-file {file} holds no token: it is empty, short, or of several words", hint)
+    return token
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens there.
+
+    Raises:
+        UserError: it cannot.
+    """
+    try:
+        family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listening = socket.socket(family, kind)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(place)
+        listening.listen(128)
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UserError(
+            f"cannot listen on {shown(host)}, port {port}: {reason}",
+            "name an address of this machine (--host) and a port that is free (--port; 0 finds one)",
+        ) from error
+    return listening
+
+
+def is_loopback(listening: socket.socket) -> bool:
+    """Whether only processes of this machine reach it."""
+    return ip_address(str(listening.getsockname()[0]).partition("%")[0]).is_loopback
+
+
+def serve(
+    settings: Settings, kv: KeyValueStore, store: ObjectStore, listening: socket.socket, token: str | None
+) -> None:
+    """Serve until SIGTERM or Ctrl-C."""
+    local = is_loopback(listening)
+    host, port = listening.getsockname()[:2]
+    if not local:
+        who = "everybody who reaches this address sees all jobs"
+        more = ", and the token travels as it is" if token else ", and no token was given: nobody can steer them here"
+        log.warning("serve.open_to_others", host=host, what=who + more, hint="put a proxy with TLS and login before it")
+    remote = settings.store.startswith("s3:")
+    archive = Archive(CachedBlobs(store, settings.folder / "blobs") if remote else store)
+    served = Served(
+        kv, Picture(kv), archive, store.address, token=token, hosts=LOOPBACK_NAMES if local else None
+    ).application()
+    server = uvicorn.Server(
+        uvicorn.Config(
+            served, log_config=None, access_log=False, server_header=False, lifespan="off", timeout_graceful_shutdown=2
+        )
+    )
+
+    def stop(*_: object) -> None:
+        server.should_exit = True
+
+    for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn hands its signals on to these when it is done
+        signal.signal(number, stop)
+    url = f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+    log.info("serve.listening", url=url, steering=token is not None)
+    try:
+        server.run(sockets=[listening])
+    finally:
+        archive.close()
