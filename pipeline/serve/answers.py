@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from ...coordinator.views import JobView, View
     from ..history import Commit
     from ..speeds import WorkerRow
-    from ..summary import Summary
 
 SHOWN_REASON = 300
 """Characters of a reason in a list; a job's own page has all."""
@@ -49,10 +48,11 @@ def cluster(view: View, kv: str, store: str, *, steering: bool) -> Answer:
 
 def jobs(view: View) -> list[Answer]:
     """All jobs by precedence, each as a line of a list."""
-    return [_line(summarize(job)) for job in by_precedence(view)]
+    return [_line(job) for job in by_precedence(view)]
 
 
-def _line(job: Summary) -> Answer:
+def _line(view: JobView) -> Answer:
+    job = summarize(view)
     return {
         "job": job.job,
         "state": job.state,
@@ -67,8 +67,12 @@ def _line(job: Summary) -> Answer:
         "priority": job.priority,
         "loss": job.loss,
         "samples_per_second": job.samples_per_second,
-        "recoveries": len(job.recoveries),
+        "recovered": _recovered(view),
     }
+
+
+def _recovered(job: JobView) -> int:
+    return job.status.value.recovered if job.status else 0
 
 
 def workers(view: View) -> list[Answer]:
@@ -91,7 +95,7 @@ def job(view: View, name: str) -> Answer | None:
     records_of = {worker: entry.value for worker, entry in view.workers.items()}
     mine = [_worker(row, view) for row in speeds.rows(view) if row.job == name or row.id in members]
     return summarize(found).as_dict() | {
-        "recovered": found.status.value.recovered if found.status else 0,
+        "recovered": _recovered(found),
         "speeds": [{"what": what, "text": text} for what, text in speeds.lines(found, records_of)],
         "serving": mine,
         "gone": sorted(members - view.workers.keys()),

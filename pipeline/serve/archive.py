@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from array import array
 from collections import OrderedDict
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -96,6 +96,7 @@ class Archive:
         self._jobs: OrderedDict[str, _Job] = OrderedDict()
         self._walkers = ThreadPoolExecutor(4, "history")
         self._readers = ThreadPoolExecutor(READERS, "records")
+        self._pending: set[Future[None]] = set()
         self._closed = False
 
     def of(self, job: str, head: str | None) -> Past:
@@ -112,9 +113,17 @@ class Archive:
                 return past
             if not entry.reading and not self._closed:
                 entry.reading = True
-                self._walkers.submit(self._read, job, entry, head)
+                walk = self._walkers.submit(self._read, job, entry, head)
+                self._pending.add(walk)
+                walk.add_done_callback(self._pending.discard)
             # It is whole as far as it goes, and the newest steps come in a moment.
             return past
+
+    def settle(self) -> None:
+        """Wait until nothing is being read."""
+        with self._lock:
+            pending = list(self._pending)
+        wait(pending)
 
     def close(self) -> None:
         """Stop reading."""

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
-    from .archive import Past
+    from .archive import Past, Span
 
 MOST_POINTS = 2000
 """Points that can be asked for."""
@@ -26,7 +28,8 @@ def curves(past: Past, points: int) -> dict[str, Any]:
 
     Returns:
         `step` (the first of each bucket), `loss` (mean), `low` and `high` (extremes), `lr` (last); None where no number
-        is finite. `nonfinite`: steps whose loss was not. `metrics`: name -> `[[step, value], ...]`.
+        is finite. `nonfinite`: steps whose loss was not. `metrics`: name -> `[[step, value], ...]`. `commits`: their
+        steps, of too many every k-th.
     """
     numbers: NDArray[np.int64] = np.concatenate(
         [np.arange(span.first, span.first + len(span.loss), dtype=np.int64) for span in past.spans]
@@ -49,7 +52,10 @@ def curves(past: Past, points: int) -> dict[str, Any]:
             "lr": _plain(lr[np.minimum(starts + width, len(lr)) - 1]),
         }
         answer["nonfinite"] = int(len(loss) - finite.sum())
-    return {"nonfinite": 0} | answer | {"metrics": _metrics(past, points)}
+    every = max(1, -(-len(past.spans) // points))
+    shown = past.spans[::-every][::-1]  # counted from the newest
+    steps = [span.commit.step for span in shown]
+    return {"nonfinite": 0} | answer | {"commits": steps, "metrics": _metrics(shown)}
 
 
 def _joined(parts: list[Any]) -> NDArray[np.float64]:
@@ -61,11 +67,9 @@ def _plain(values: NDArray[np.float64]) -> list[float | None]:
     return [float(f"{value:.6g}") if math.isfinite(value) else None for value in values.tolist()]
 
 
-def _metrics(past: Past, points: int) -> dict[str, list[tuple[int, float]]]:
-    """The commits' metrics; of too many commits every k-th, counted from the newest."""
+def _metrics(spans: Sequence[Span]) -> dict[str, list[tuple[int, float]]]:
     found: dict[str, list[tuple[int, float]]] = {}
-    every = max(1, -(-len(past.spans) // points))
-    for span in past.spans[::-every][::-1]:
+    for span in spans:
         for name, value in span.commit.metrics.items():
             number = float(value)
             if math.isfinite(number):

@@ -75,7 +75,7 @@ function frame(width, height, xs, ys, yText) {
   const x = (value) => inner.left + ((value - xs[0]) / (xs[1] - xs[0] || 1)) * (inner.right - inner.left);
   const y = (value) => inner.bottom - ((value - ys[0]) / (ys[1] - ys[0] || 1)) * (inner.bottom - inner.top);
   const svg = s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, class: "chart", role: "img" });
-  for (const at of ticks(xs[0], xs[1], Math.max(2, Math.floor(width / 110)))) {
+  for (const at of ticks(xs[0], xs[1], Math.max(2, Math.floor(width / 75)))) {
     if (!Number.isInteger(at)) continue;
     svg.append(s("line", { class: "grid", x1: x(at), x2: x(at), y1: inner.top, y2: inner.bottom }));
     svg.append(s("text", { x: x(at), y: height - 6, class: "tick middle" }, number(at)));
@@ -140,7 +140,7 @@ export function timeline(width, generations, ests, xs, commits, colourOf) {
   for (const one of generations) {
     if (one.first === null || !one.members.length) continue;
     const left = x(one.first), wide = Math.max(1, x(one.last) - left);
-    for (const [worker, first, last] of one.members) {
+    for (const { worker, first, last } of one.members) {
       const title = `${worker}\nESTs ${first} to ${last - 1}, steps ${one.first} to ${one.last}\ngeneration ${one.generation}: ${one.cause}`;
       svg.append(make(s("rect", { class: "ran", x: left, y: y(last) + 0.5, width: wide, height: Math.max(1, y(first) - y(last) - 1) },
         s("title", {}, title)), { colour: colourOf(worker) }, []));

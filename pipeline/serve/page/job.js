@@ -17,12 +17,12 @@ export class JobPage {
     this.path = jobPath(name);
     this.log = false;
     this.shownGenerations = SHOWN;
-    this.parts = Object.fromEntries(["head", "facts", "curves", "timeline", "workers", "generations", "commits", "recoveries", "trouble"]
-      .map((part) => [part, h("div", { id: part })]));
+    this.parts = Object.fromEntries(["head", "trouble", "facts", "curves", "timeline", "recoveries", "workers", "generations", "commits"]
+      .map((part) => [part, h("div", { id: "part-" + part })]));
     this.said = {};
     this.workers = workerTable();
     this.parts.workers.append(section("Workers", this.workers.element));
-    this.commits = new Table([["Step", "num"], ["When"], ["Generation", "num"], ["Metrics"], ["Size", "num"], ["State digest"]],
+    this.commits = new Table([["Step", "num"], ["When"], ["Generation", "num"], ["Metrics", "grow"], ["Size", "num"], ["State digest"]],
       commitCells, (commit) => commit.manifest);
     this.older = h("button", { click: () => this.moreCommits() }, "Older commits");
     this.commitTrouble = h("p", { class: "none" });
@@ -39,7 +39,7 @@ export class JobPage {
     this.job = await get(this.path);
     const key = `${this.job.manifest} ${this.job.generation}`;
     if (key !== this.readAt || !this.scalars || !this.scalars.complete) {
-      const limit = Math.max(50, Math.min(500, this.commitList.length));
+      const limit = Math.max(SHOWN, Math.min(500, this.commitList.length));
       const [scalars, commits] = await Promise.all(
         [get(`${this.path}/scalars?points=${POINTS}`), get(`${this.path}/commits?limit=${limit}`)]);
       this.scalars = scalars;
@@ -55,7 +55,7 @@ export class JobPage {
 
   async moreCommits() {
     const last = this.commitList[this.commitList.length - 1];
-    const more = await get(`${this.path}/commits?limit=200&before=${last.step}`);
+    const more = await get(`${this.path}/commits?limit=100&before=${last.step}`);
     this.commitList = [...this.commitList, ...more.commits];
     this.commitAnswer = more;
     this.drawCommits();
@@ -78,7 +78,7 @@ export class JobPage {
     this.part("head", () => this.head(left), job.state, job.reason, job.desired, job.step, job.committed, steering, left);
     this.part("facts", () => [facts(job)], job);
     this.part("curves", () => this.curves(upto), this.scalars, this.log, upto);
-    this.part("timeline", () => this.timelinePart(upto), this.generations, this.commitList.map((commit) => commit.step), upto);
+    this.part("timeline", () => this.timelinePart(upto), this.generations, this.scalars.commits, upto);
     this.workers.show(job.serving);
     this.parts.workers.hidden = !job.serving.length;
     this.part("generations", () => this.generationPart(), this.generations, this.shownGenerations);
@@ -137,8 +137,10 @@ export class JobPage {
 
   curves(upto) {
     const scalars = this.scalars, xs = [0, upto];
-    const width = Math.min(1400, Math.max(300, this.parts.curves.clientWidth || 900));
-    const two = width > 800, each = (two ? (width - 32) / 2 : width) - 26;
+    const width = Math.max(300, this.element.clientWidth || 900);
+    const names = Object.keys(scalars.metrics);
+    const columns = Math.max(1, Math.min(2 + names.length, Math.floor((width + 16) / 416)));
+    const each = (width - 16 * (columns - 1)) / columns - 26;
     const points = (values) => scalars.step.map((step, place) => [step, values[place]]);
     const chart = (title, list, band, options, extra) => {
       const reading = h("span", { class: "reading" });
@@ -157,20 +159,20 @@ export class JobPage {
     return [section("Curves", h("div", { class: "charts" },
       chart("Loss", points(scalars.loss), band, { log: this.log }, toggle),
       chart("Learning rate", points(scalars.lr), [], {}),
-      Object.entries(scalars.metrics).map(([name, list]) => chart(name, list, [], {}))),
+      names.map((name) => chart(name, scalars.metrics[name], [], {}))),
     notes ? h("p", { class: "note" }, notes) : null)];
   }
 
   timelinePart(upto) {
     const ran = this.generations.filter((one) => one.first !== null && one.members.length);
     if (!ran.length) return [];
-    const names = ran.flatMap((one) => one.members.map(([worker]) => worker));
+    const names = ran.flatMap((one) => one.members.map((member) => member.worker));
     const colourOf = colours(names), every = [...new Set(names)];
-    const width = Math.min(1400, Math.max(300, this.parts.timeline.clientWidth || 900)) - 26;
+    const width = Math.max(300, this.element.clientWidth || 900) - 26;
     const legend = every.slice(-16).map((name) => h("span", { class: "key", colour: colourOf(name) }, name));
     const past = this.generations[0].generation > 1 ? "Only the newest generations are kept. " : "";
     return [section("Who ran which ESTs", h("figure", {},
-      timeline(width, ran, this.job.ests, [0, upto], this.commitList.map((commit) => commit.step), colourOf),
+      timeline(width, ran, this.job.ests, [0, upto], this.scalars.commits, colourOf),
       h("div", { class: "legend" }, every.length > 16 ? `newest 16 of ${every.length} workers:` : "", legend)),
     h("p", { class: "note" }, past + "A vertical line is a new generation, a tick below the axis a commit. Point at a bar to see why."))];
   }
@@ -184,7 +186,7 @@ export class JobPage {
     const more = newest.length > this.shownGenerations
       ? h("button", { click: () => { this.shownGenerations = newest.length; this.draw(); } }, `All ${newest.length}`) : null;
     return [section("Generations", h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {},
-      h("th", { class: "num" }, "Generation"), h("th", {}, "Steps"), h("th", { class: "num" }, "Members"), h("th", {}, "Lane"), h("th", {}, "Why"))),
+      h("th", { class: "num" }, "Generation"), h("th", {}, "Steps"), h("th", { class: "num" }, "Members"), h("th", {}, "Lane"), h("th", { class: "grow" }, "Why"))),
     h("tbody", {}, rows))), more)];
   }
 
@@ -226,7 +228,7 @@ function recoveries(job) {
   if (!job.recoveries.length && !attempts) return [];
   const rows = [...job.recoveries].reverse().map((one) => h("tr", {}, h("td", { class: "why", title: one.cause }, one.cause),
     right(duration(one.seconds)), right(number(one.steps_recomputed))));
-  return [section("Recoveries", rows.length ? h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, h("th", {}, "Cause"),
+  return [section("Recoveries", rows.length ? h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, h("th", { class: "grow" }, "Cause"),
     h("th", { class: "num" }, "Until the next step"), h("th", { class: "num" }, "Steps recomputed"))), h("tbody", {}, rows))) : null,
   attempts ? h("p", { class: "note" }, `Attempts that ended: ${attempts}. `,
     job.recovered > job.recoveries.length ? `Recoveries in all: ${job.recovered}.` : "") : null)];

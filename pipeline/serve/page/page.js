@@ -54,18 +54,20 @@ const jobCells = (job) => [
   right(job.workers ? number(job.workers) : ""),
   right(job.samples_per_second ? number(job.samples_per_second, 3) : ""),
   right(number(job.loss)),
-  right(job.recoveries ? number(job.recoveries) : ""),
+  right(job.recovered ? number(job.recovered) : ""),
   h("td", { class: "why", title: job.reason }, job.reason.split("\n")[0]),
 ];
 const JOB_COLUMNS = [["Job"], ["State"], ["Step"], ["Workers", "num"], ["Samples/s", "num"], ["Loss", "num"],
   ["Recoveries", "num"], ["Why"]];
+
+const range = (first, last) => (last - first > 1 ? `${first}..${last - 1}` : last > first ? String(first) : "");
 
 const workerCells = (worker) => [
   h("td", { class: "name", title: worker.id }, worker.name),
   h("td", {}, worker.kind),
   h("td", {}, badge(worker.state)),
   h("td", { class: "name" }, worker.job ? h("a", { href: "#/job/" + encodeURIComponent(worker.job) }, worker.job) : ""),
-  h("td", {}, worker.last > worker.first ? `${worker.first}..${worker.last - 1}` : ""),
+  h("td", {}, range(worker.first, worker.last)),
   h("td", {}, worker.share ? share(worker.share) : ""),
   right(worker.ests_per_second ? number(worker.ests_per_second, 3) : ""),
   right(worker.samples_per_second ? number(worker.samples_per_second, 3) : ""),
