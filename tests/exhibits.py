@@ -33,15 +33,16 @@ class Exhibit:
 
     def __init__(self, kv: KeyValueStore, store: ObjectStore) -> None:
         self._kv, self._store = kv, store
-        self._puts: list[Put] = []
+        self._puts: dict[str, Put] = {}
+        self._lines: dict[tuple[int, int], str] = {}
 
     def put(self, key: str, value: msgspec.Struct | str) -> None:
         data = value.encode() if isinstance(value, str) else records.encode(value)
-        self._puts.append(Put(key, data))
+        self._puts[key] = Put(key, data)
 
     def hang(self) -> None:
         """Let it be seen, in as few transactions as etcd allows."""
-        puts, self._puts = self._puts, []
+        puts, self._puts = [*self._puts.values()], {}
         for start in range(0, len(puts), 100):
             assert self._kv.txn((), puts[start : start + 100]).succeeded
 
@@ -63,8 +64,11 @@ class Exhibit:
         return self.blob(json.dumps(manifest | fields).encode())
 
     def lines(self, first: int, last: int) -> str:
-        """The blob of the steps `first <= t < last`."""
-        return self.blob(b"".join(json.dumps(step_line(t)).encode() + b"\n" for t in range(first, last)))
+        """The blob of the steps `first <= t < last`: all jobs share it."""
+        if (first, last) not in self._lines:
+            lines = (json.dumps(step_line(t)).encode() + b"\n" for t in range(first, last))
+            self._lines[first, last] = self.blob(b"".join(lines))
+        return self._lines[first, last]
 
     def commits(self, job: str, upto: int, every: int, generation: int = 1) -> records.Head | None:
         """A chain of commits, the newest of which is returned as a head."""

@@ -327,7 +327,7 @@ def test_prometheus_gets_jobs_workers_steps_and_recoveries(site: Site) -> None:
     assert samples(found["easyscale_steps"]) == {(): 6437}
     assert samples(found["easyscale_recoveries"]) == {(): 3}
     assert samples(found["easyscale_attempts"])[("died",)] == 2
-    buckets = {s.labels.get("le"): s.value for s in found["easyscale_step_seconds_bucket"].samples}
+    buckets = {s.labels.get("le"): s.value for s in found["easyscale_step_seconds"].samples}
     assert (buckets["0.1"], buckets["0.3"], buckets["+Inf"]) == (0, 1, 1)
 
 

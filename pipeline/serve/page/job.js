@@ -16,6 +16,7 @@ export class JobPage {
     this.name = name;
     this.path = jobPath(name);
     this.log = false;
+    this.note = "";
     this.shownGenerations = SHOWN;
     this.parts = Object.fromEntries(["head", "trouble", "facts", "curves", "timeline", "recoveries", "workers", "generations", "commits"]
       .map((part) => [part, h("div", { id: "part-" + part })]));
@@ -75,7 +76,7 @@ export class JobPage {
     const upto = Math.max(1, job.step, ...this.generations.map((one) => one.last || 0));
     const steering = cluster.steering;
     const left = this.timeLeft();
-    this.part("head", () => this.head(left), job.state, job.reason, job.desired, job.step, job.committed, steering, left);
+    this.part("head", () => this.head(left), job.state, job.reason, job.desired, job.step, job.committed, steering, left, this.note);
     this.part("facts", () => [facts(job)], job);
     this.part("curves", () => this.curves(upto), this.scalars, this.log, upto);
     this.part("timeline", () => this.timelinePart(upto), this.generations, this.scalars.commits, upto);
@@ -113,7 +114,7 @@ export class JobPage {
         h("div", { class: "buttons" }, buttons)),
       progress(job),
       job.reason ? h("p", { class: "reason " + job.state }, job.reason) : null,
-      h("p", { id: "steered", role: "status" }),
+      h("p", { id: "steered", role: "status" }, this.note),
     ];
   }
 
@@ -129,8 +130,9 @@ export class JobPage {
       const told = await answer.json();
       if (answer.status === 401) { sessionStorage.removeItem("token"); token = null; sure = told.error + ". " + told.hint; continue; }
       if (answer.ok) sessionStorage.setItem("token", token);
+      this.note = answer.ok ? `${told.job} is wanted ${told.desired}` : `${told.error}: ${told.hint}`;
+      this.draw();
       await refresh();
-      document.getElementById("steered").textContent = answer.ok ? `${told.job} is wanted ${told.desired}` : `${told.error}: ${told.hint}`;
       return;
     }
   }

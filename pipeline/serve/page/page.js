@@ -132,7 +132,7 @@ class Overview {
     this.jobFilter.element.hidden = sorted.length < 6;
     // Under a long list nobody would find them: they have a page of their own.
     this.workerPart.hidden = both && (sorted.length > FEW || this.workerList.length > FEW || !this.workerList.length);
-    this.workers.show(this.workerFilter.pass(this.workerList));
+    if (!this.workerPart.hidden) this.workers.show(this.workerFilter.pass(this.workerList));
     this.workerFilter.element.hidden = this.workerList.length < 6;
     this.none.textContent = both && !sorted.length ? "No jobs yet. Next: easyscale submit SCRIPT, or easyscale run SCRIPT"
       : !both && !this.workerList.length ? "No workers. Next: easyscale worker" : "";
@@ -163,10 +163,11 @@ function decode(text) {
   try { return decodeURIComponent(text); } catch { return text; }
 }
 
-let asking = false;
+let asking = false, again = false;
 export async function refresh() {
-  if (asking) return;
+  if (asking) { again = true; return; }
   asking = true;
+  again = false;
   const page = shown;
   try {
     Object.assign(cluster, await get("api/cluster"));
@@ -180,7 +181,7 @@ export async function refresh() {
     if (error.status === 404 && page === shown) page.element.replaceChildren(h("p", { class: "none" }, "There is no such job. ", h("a", { href: "#/" }, "All jobs")));
   } finally {
     asking = false;
-    if (page !== shown) refresh();
+    if (again) refresh();
   }
 }
 
