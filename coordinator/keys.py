@@ -100,9 +100,14 @@ def logs(name: str, worker_id: str) -> str:
 
 def generations(name: str) -> str:
     """The prefix of what is kept of a job's former generations."""
-    return f"{PAST}{name}/"
+    return f"{PAST}{name}/generations/"
 
 
 def past(name: str, generation: int) -> str:
     """`records.Generation`, written by the coordinator only; for people."""
     return f"{generations(name)}{generation:08d}"
+
+
+def verified(name: str) -> str:
+    """What `verify` came to the last times; for people."""
+    return f"{PAST}{name}/verified"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import sys
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -12,7 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from ..errors import NotFoundError, UserError
+from ..errors import NotFoundError, UnavailableError, UserError
+from . import verified
 from .addresses import open_both, open_existing
 from .cli_options import Folder, Format, JobName, Kv, Output, Store, print_json
 from .cli_run import stopped_in_order
@@ -69,6 +72,7 @@ def verify(
             first=first, last=last, trace=traced, device=here.device, folder=here.folder, show=here.show, warn=warn,
         )  # fmt: skip
         verdict = verifying.Verifier(here.store, request, here.fork_server).run()
+    keep(here.kv, verdict, here.device)
     if output is Output.json:
         print_json(msgspec.to_builtins(verdict))
     else:
@@ -122,6 +126,7 @@ class Here(NamedTuple):
 
     jobs: list[JobView]
     heads: list[Head]
+    kv: KeyValueStore
     store: ObjectStore
     device: str
     folder: Path
@@ -146,7 +151,7 @@ def looking_at(jobs: list[str], device: str, kv: str | None, store: str | None, 
         views = [committed(records_at, objects_at, job) for job in jobs]
         heads = [view.head.value for view in views if view.head is not None]
         with ForkServer() as fork_server, progress() as show:
-            yield Here(views, heads, objects_at, device, found.folder, fork_server, show)
+            yield Here(views, heads, records_at, objects_at, device, found.folder, fork_server, show)
 
 
 def committed(kv: KeyValueStore, store: ObjectStore, job: str) -> JobView:
@@ -169,6 +174,19 @@ def committed(kv: KeyValueStore, store: ObjectStore, job: str) -> JobView:
             "name the object store that it was submitted with (--store)",
         ) from NotFoundError(job)
     return view
+
+
+def keep(kv: KeyValueStore, verdict: Verdict, device: str) -> None:
+    """Let the page show what `verify` came to; that it cannot be written down there is no reason to fail."""
+    found = [*map(str, verdict.findings), *(line for d in verdict.departures for line in departure_lines(d))]
+    result = verified.Verified(
+        verdict=verdict.verdict, start=verdict.start, end=verdict.end, steps=verdict.steps, at=time.time(),
+        host=socket.gethostname(), device=device, found="\n".join([*found, *filter(None, [verdict.trouble])]),
+    )  # fmt: skip
+    try:
+        verified.keep(kv, verdict.job, result)
+    except UnavailableError as error:
+        warn(f"this is not noted for others: {error}")
 
 
 def warn(text: str) -> None:

@@ -33,13 +33,16 @@ def serve(
     host: Annotated[str, typer.Option(help="Address of this machine to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any that is free.")] = 8765,
     token_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Lets whoever has the token in it pause, resume and cancel.")
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Lets whoever has the token in it pause, resume and cancel. [EASYSCALE_TOKEN_FILE]"
+        ),
     ] = None,
 ) -> None:
     """Show jobs and workers in a browser, and to programs and Prometheus, until told to stop. Read-only by itself."""
     from .serve import run
 
-    token = None if token_file is None else run.read_token(token_file)
+    token = run.token(token_file)
     open_existing(kv, folder)[1].close()
     listening = run.listen(host, port)
     found, records_at, objects_at = open_both(kv, store, folder)

@@ -66,20 +66,22 @@ _steps = msgspec.json.Decoder(Step)
 
 
 def commits(store: ObjectStore, manifest: str) -> Iterator[Commit]:
-    """A commit and its ancestors, newest first; those of the job that it was forked from included.
+    """A commit and its ancestors, newest first. The history of a fork ends with its own first commit.
 
     Raises:
         CorruptError, NotFoundError: one of them is damaged or missing; the message names it.
         UnavailableError: the store does not answer.
     """
     digest: str | None = manifest
-    above: int | None = None
+    above: Commit | None = None
     while digest is not None:
         found = read_commit(store, digest)
-        if above is not None and found.step >= above:
-            raise CorruptError(f"{store.address}: manifest {digest} is of step {found.step} and parent of {above}")
+        if above is not None and found.job != above.job:
+            return
+        if above is not None and found.step >= above.step:
+            raise CorruptError(f"{store.address}: manifest {digest} is of step {found.step} and parent of {above.step}")
         yield found
-        digest, above = found.parent, found.step
+        digest, above = found.parent, found
 
 
 def read_commit(store: ObjectStore, manifest: str) -> Commit:

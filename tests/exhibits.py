@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from easyscale.coordinator import keys, ranges, records
 from easyscale.coordinator.kv import Put
+from easyscale.pipeline import verified
+from easyscale.pipeline.verified import Verified
 from easyscale.storage.blobs import blob_digest, blob_key
 
 if TYPE_CHECKING:
@@ -45,6 +47,10 @@ class Exhibit:
         puts, self._puts = [*self._puts.values()], {}
         for start in range(0, len(puts), 100):
             assert self._kv.txn((), puts[start : start + 100]).succeeded
+
+    def verify(self, job: str, result: Verified) -> None:
+        """What `verify` came to."""
+        verified.keep(self._kv, job, result)
 
     def blob(self, data: bytes) -> str:
         digest = blob_digest(data)
@@ -160,6 +166,10 @@ def one_job(exhibit: Exhibit) -> None:
     exhibit.put(keys.rates("digits"), records.Rates(spec=ZERO, kinds=rate, exchange={"peer 3": 0.006}))
     exhibit.preempted("digits", workers, (1800, 3350, 4937))
     exhibit.hang()
+    for end, device, found in ((3300, "cpu", "this device is of another class"), (6400, "cuda:0", "")):
+        verdict: Literal["verified", "differs"] = "differs" if found else "verified"
+        exhibit.verify("digits", Verified(verdict=verdict, start=0, end=end, steps=end, at=NOON + end, host="host-a",
+                                          device=device, found=found))  # fmt: skip
 
 
 def many_jobs(exhibit: Exhibit, count: int, steps: int = 10_000, every: int = 100) -> None:

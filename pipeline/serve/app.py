@@ -17,6 +17,7 @@ from starlette.routing import Route
 
 from ...coordinator import past
 from ...errors import AddressError, EasyScaleError, UnavailableError, UserError
+from .. import verified
 from ..submit import desire
 from . import answers, curves, metrics
 
@@ -108,6 +109,7 @@ class Served:
             Route("/api/jobs/{job}", _told(self.job)),
             Route("/api/jobs/{job}/timeline", _told(self.timeline)),
             Route("/api/jobs/{job}/commits", _told(self.commits)),
+            Route("/api/jobs/{job}/verified", _told(self.verified)),
             Route("/api/jobs/{job}/scalars", _told(self.scalars)),
             Route("/api/jobs/{job}/{verb}", _told(self.steer), methods=["POST"]),
         ]
@@ -151,6 +153,10 @@ class Served:
         """See `answers.timeline`."""
         found = self._found(request)[1]
         return _Json(answers.timeline(found, past.read(self._kv, found.name)))
+
+    def verified(self, request: Request) -> Response:
+        """What `verify` came to, newest first: see `verified.Verified`."""
+        return _Json(verified.read(self._kv, self._found(request)[1].name)[::-1])
 
     def commits(self, request: Request) -> Response:
         """The newest commits, or those before a step: `?limit=100&before=STEP`."""

@@ -27,7 +27,8 @@ KINDS = 20
 BOUNDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 """Upper bounds of buckets, in seconds."""
 
-WORKER_STATES = ("idle", "preparing", "ready", "running", "leaving")
+WORKER_STATES = ("idle", "preparing", "ready", "running", "leaving", "away")
+"""See `speeds.WorkerRow`: all are told, also those that nobody is in, so that no series comes and goes."""
 
 
 def text(view: View) -> bytes:

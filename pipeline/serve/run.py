@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 from ipaddress import ip_address
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
@@ -17,7 +19,7 @@ from .archive import Archive
 from .picture import Picture
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Mapping
 
     from ...coordinator.kv import KeyValueStore
     from ...settings import Settings
@@ -25,26 +27,36 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-SHORTEST_TOKEN = 16
+TOKEN_FILE = "EASYSCALE_TOKEN_FILE"  # noqa: S105 - a name
+"""Names the file where no option does."""
+
+SHORTEST_TOKEN, LONGEST_TOKEN = 16, 4096
+"""Characters."""
 
 LOOPBACK_NAMES = ["localhost", "127.0.0.1", "[::1]", "::1"]
 
 
-def read_token(file: Path) -> str:
-    """The token in a file, without the space around it.
+def token(file: str | None, environ: Mapping[str, str] = os.environ) -> str | None:
+    """The token in a file that the option or the environment names, without the space around it; None: none is named.
+
+    It is in a file, since options and environments are seen by others and land in logs.
 
     Raises:
-        UserError: it cannot be read, or what is in it is no token that keeps anybody out.
+        UserError: the file cannot be read, or what is in it is no token that keeps anybody out.
     """
-    hint = f"put {SHORTEST_TOKEN} or more letters and digits into it: openssl rand -hex 32 > {file}"
+    name, path = ("--token-file", file) if file is not None else (TOKEN_FILE, environ.get(TOKEN_FILE, ""))
+    if file is None and not path:
+        return None
+    hint = f"put {SHORTEST_TOKEN} or more letters and digits into it: (umask 077; openssl rand -hex 32 > FILE)"
     try:
-        token = file.read_text("ascii").strip()
+        with Path(path).open(encoding="ascii") as opened:
+            found = opened.read(LONGEST_TOKEN + 1).strip()
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it holds something else than ASCII"
-        raise UserError(f"--token-file {file} cannot be used: {reason}", hint) from error
-    if len(token) < SHORTEST_TOKEN or not token.isprintable() or " " in token:
-        raise UserError(f"--token-file {file} holds no token: it is empty, short, or of several words", hint)
-    return token
+        raise UserError(f"{name} {shown(path)} cannot be used: {reason}", hint) from error
+    if not SHORTEST_TOKEN <= len(found) <= LONGEST_TOKEN or not found.isprintable() or " " in found:
+        raise UserError(f"{name} {shown(path)} holds no token: it is empty, short, or of several words", hint)
+    return found
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -104,4 +116,6 @@ def serve(
     try:
         server.run(sockets=[listening])
     finally:
+        for number in (signal.SIGTERM, signal.SIGINT):  # a second one ends it at once
+            signal.signal(number, signal.SIG_DFL)
         archive.close()

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 import signal
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
-from urllib.request import urlopen
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
+import psutil
 import pytest
 from browser import Browser, chromium
 from cluster import STAGES, Cluster
 from easyscale.coordinator import keys, records
+from easyscale.storage.blobs import blob_key
 from exhibits import Exhibit, many_jobs, one_job
 
 if TYPE_CHECKING:
@@ -42,13 +46,13 @@ def browser(window: Browser) -> Iterator[Browser]:
 class Served:
     """`easyscale serve` on the stores of a cluster."""
 
-    def __init__(self, cluster: Cluster, *options: str) -> None:
+    def __init__(self, cluster: Cluster, *options: str, **env: str) -> None:
         self.cluster = cluster
-        self.process: Process = cluster.start("serve", "--port", "0", *options, name="serve", alone=True)
+        self.process: Process = cluster.start("serve", "--port", "0", *options, name="serve", alone=True, **env)
         self.process.until_written("serve.listening")
-        found = re.search(r"http://127\.0\.0\.1:\d+/", self.process.text)
+        found = re.search(r"http://[0-9.]+:(\d+)/", self.process.text)
         assert found is not None, self.process.text
-        self.url = found[0]
+        self.url = f"http://127.0.0.1:{found[1]}/"
 
     @classmethod
     def steered(cls, cluster: Cluster) -> Served:
@@ -90,6 +94,7 @@ def test_a_job_is_opened_and_shows_curves_who_ran_what_commits_and_recoveries(
     assert any("b-1" in title and "steps 0 to 1800" in title for title in titles)
     assert len(browser.all("#part-workers tbody tr")) == 3
     assert browser.text("#part-recoveries tbody tr") == "b-1 lost by a-1 630 ms 1"
+    assert [row.text.split()[0] for row in browser.all("#part-verified tbody tr")] == ["verified", "differs"]
     assert len(browser.all("#part-commits tbody tr")) == 15
     browser.click("#part-commits button")
     browser.until(lambda: len(browser.all("#part-commits tbody tr")) == 64)
@@ -225,5 +230,70 @@ def test_a_job_that_really_ran_is_served_with_every_generation_and_written_to_a_
     with to.open(newline="") as file:
         rows = [*csv.DictReader(file)]
     assert [float(row["loss"]) for row in rows] == pytest.approx(told["loss"], rel=1e-5)
+
+
+# ---- the process
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_ends_in_order_when_told_to(cluster: Cluster, exhibit: Exhibit, number: signal.Signals) -> None:
+    one_job(exhibit)
+    served = Served(cluster)
+    served.get("api/jobs/digits/scalars")
+    served.process.signal(number)
+    done = served.process.wait()
+    assert (done.code, done.out) == (0, "")
+    assert "Traceback" not in done.err
+    cluster.assert_nothing_left()
+
+
+def test_told_twice_it_does_not_wait_for_a_store_that_never_answers(cluster: Cluster, exhibit: Exhibit) -> None:
+    one_job(exhibit)
+    head = cluster.view("digits").head
+    assert head is not None
+    manifest = cluster.folder / "store" / blob_key(head.value.manifest)
+    manifest.unlink()
+    os.mkfifo(manifest)  # nobody ever writes into it
+    served = Served(cluster)
+    assert served.get("api/jobs/digits/scalars")["complete"] is False
+
+    def told() -> bool:
+        served.process.signal(signal.SIGINT)
+        return not served.process.running
+
+    cluster.until_true(told)
+    assert served.process.wait().code in (130, -signal.SIGINT)
+
+
+def test_a_token_is_neither_in_the_process_list_nor_in_the_log(cluster: Cluster, exhibit: Exhibit) -> None:
+    one_job(exhibit)
+    token = cluster.folder / "token"
+    token.write_text(TOKEN)
+    served = Served(cluster, EASYSCALE_TOKEN_FILE=str(token))
+    for bearer, status in ((TOKEN, 200), (TOKEN[::-1], 401)):
+        asked = Request(f"{served.url}api/jobs/digits/pause", b"", {"authorization": f"Bearer {bearer}"})
+        try:
+            with urlopen(asked) as answer:
+                found = answer.status
+        except HTTPError as error:
+            found = error.code
+        assert found == status
+    process = psutil.Process(served.process.pid)
+    seen = [*process.cmdline(), *process.environ().values()]
     served.process.signal(signal.SIGTERM)
-    assert served.process.wait().code == 0
+    done = served.process.wait()
+    assert "serve.steered" in done.err
+    for text in (*seen, done.out, done.err):
+        assert TOKEN not in text
+        assert TOKEN[::-1] not in text
+
+
+def test_whoever_lets_others_in_is_warned_and_they_can_only_look(cluster: Cluster, exhibit: Exhibit) -> None:
+    one_job(exhibit)
+    served = Served(cluster, "--host", "0.0.0.0")
+    (warning,) = cluster.told("serve.open_to_others")
+    assert warning["level"] == "warning"
+    assert "nobody can steer" in warning["what"]
+    assert [job["job"] for job in served.get("api/jobs")] == ["digits"]
+    with pytest.raises(HTTPError, match="403"):
+        urlopen(Request(f"{served.url}api/jobs/digits/pause", b""))

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 import torch
 from cluster import Cluster, Done
+from easyscale.pipeline import verified
 from easyscale.pipeline.commit_checks import markers
 from easyscale.pipeline.diff import Place, Side, compare
 from easyscale.pipeline.forkserver import ForkServer
@@ -177,6 +178,13 @@ def test_an_honest_job_of_two_workers_is_verified(jobs: Jobs) -> None:
     assert (found["verdict"], found["start"], found["end"], found["steps"]) == ("verified", 0, 12, 12)
     assert found["commits"] >= 2
     assert (found["findings"], found["departures"]) == ([], [])
+
+
+def test_what_verify_came_to_is_kept_for_those_who_look_at_the_job(jobs: Jobs) -> None:
+    assert jobs.cluster.command("verify", "stored").code == 0
+    kept = verified.read(jobs.cluster.kv, "stored")[-1]
+    assert (kept.verdict, kept.start, kept.end, kept.steps, kept.device) == ("verified", 0, LAST, LAST, "cpu")
+    assert kept.found == ""
 
 
 def test_the_span_around_the_steps_that_are_named_is_verified(copy: Copy) -> None:

@@ -103,6 +103,13 @@ def test_a_chain_that_does_not_go_down_is_damage_and_not_an_endless_walk(shown: 
         list(history.commits(shown.store, second))
 
 
+def test_the_history_of_a_fork_ends_with_its_own_first_commit(shown: Shown) -> None:
+    of_another = shown.exhibit.commit("origin", 5, None, None, {})
+    first = shown.exhibit.commit("fork", 5, of_another, None, {})  # the same state under another name
+    second = shown.exhibit.commit("fork", 9, first, None, {})
+    assert [commit.manifest for commit in history.commits(shown.store, second)] == [second, first]
+
+
 def test_a_record_that_is_none_is_named(shown: Shown) -> None:
     commit = next(history.commits(shown.store, shown.exhibit.commit("odd", 1, None, shown.exhibit.blob(b"[1]\n"), {})))
     with pytest.raises(CorruptError, match="is no record of steps"):

@@ -263,6 +263,20 @@ def test_the_timeline_joins_former_generations_and_the_current_one(site: Site) -
     assert told[1]["cause"] == "b-1 died"
 
 
+def test_what_verify_came_to_is_told_newest_first(site: Site) -> None:
+    told = site.get("/api/jobs/digits/verified")
+    assert [(one["verdict"], one["end"], one["found"]) for one in told] == [
+        ("verified", 6400, ""), ("differs", 3300, "this device is of another class"),
+    ]  # fmt: skip
+
+
+def test_an_owner_who_uses_the_device_is_the_reason_why_its_worker_serves_nobody(site: Site) -> None:
+    site.exhibit.worker("d", None, "K", 0, away="others use the device")
+    site.exhibit.hang()
+    (told,) = (worker for worker in site.get("/api/workers") if worker["name"] == "d")
+    assert (told["state"], told["remark"], told["share"]) == ("away", "others use the device", 0.0)
+
+
 def test_a_generation_lasts_until_the_next_one_that_made_steps_began(site: Site) -> None:
     members = (records.Member("a-1", 0, 4),)
     for number, first, last in ((1, 0, 1790), (2, None, None), (3, 1800, 5000)):
@@ -342,6 +356,19 @@ def test_the_number_of_series_does_not_grow_with_jobs_or_kinds(site: Site) -> No
     assert "other" in kinds
     assert sum(samples(found["easyscale_workers"]).values()) == len(site.get("/api/workers"))
     assert not [sample for family in found.values() for sample in family.samples if "job" in sample.labels]
+
+
+def test_every_worker_is_counted_whatever_its_state(site: Site) -> None:
+    states = ("idle", "preparing", "ready", "running")
+    for state in states:
+        site.exhibit.worker(f"odd-{state}", None, "K", 0, state=state)
+    site.exhibit.worker("odd-leaving", None, "K", 0, leaving=True)
+    site.exhibit.worker("odd-away", None, "K", 0, away="its owner uses it")
+    site.exhibit.hang()
+    counted = samples(families(site)["easyscale_workers"])
+    assert {state: counted["K", state] for state in (*states, "leaving", "away")} == dict.fromkeys(
+        (*states, "leaving", "away"), 1
+    )
 
 
 def test_a_hostile_kind_of_device_stays_one_label(site: Site) -> None:

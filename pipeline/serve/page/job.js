@@ -18,7 +18,7 @@ export class JobPage {
     this.log = false;
     this.note = "";
     this.shownGenerations = SHOWN;
-    this.parts = Object.fromEntries(["head", "trouble", "facts", "curves", "timeline", "recoveries", "workers", "generations", "commits"]
+    this.parts = Object.fromEntries(["head", "trouble", "facts", "curves", "timeline", "recoveries", "workers", "generations", "verified", "commits"]
       .map((part) => [part, h("div", { id: "part-" + part })]));
     this.said = {};
     this.workers = workerTable();
@@ -50,7 +50,7 @@ export class JobPage {
       const newest = commits.commits.length ? commits.commits[0].manifest : null;
       this.readAt = newest === this.job.manifest ? key : null;
     }
-    this.generations = await get(`${this.path}/timeline`);
+    [this.generations, this.verified] = await Promise.all([get(`${this.path}/timeline`), get(`${this.path}/verified`)]);
     this.draw();
   }
 
@@ -83,6 +83,7 @@ export class JobPage {
     this.workers.show(job.serving);
     this.parts.workers.hidden = !job.serving.length;
     this.part("generations", () => this.generationPart(), this.generations, this.shownGenerations);
+    this.part("verified", () => verified(this.verified), this.verified);
     this.drawCommits();
     this.part("recoveries", () => recoveries(job), job.recoveries, job.attempts, job.recovered);
     this.part("trouble", () => troubles(job), job.traceback, job.damage, job.quarantined);
@@ -176,7 +177,7 @@ export class JobPage {
     return [section("Who ran which ESTs", h("figure", {},
       timeline(width, ran, this.job.ests, [0, upto], this.scalars.commits, colourOf),
       h("div", { class: "legend" }, every.length > 16 ? `newest 16 of ${every.length} workers:` : "", legend)),
-    h("p", { class: "note" }, past + "A vertical line is a new generation, a tick below the axis a commit. Point at a bar to see why."))];
+    h("p", { class: "note" }, past + "Steps run to the right, ESTs upwards. A vertical line is a new generation, a tick below the axis a commit. Point at a bar to see why."))];
   }
 
   generationPart() {
@@ -234,6 +235,14 @@ function recoveries(job) {
     h("th", { class: "num" }, "Until the next step"), h("th", { class: "num" }, "Steps recomputed"))), h("tbody", {}, rows))) : null,
   attempts ? h("p", { class: "note" }, `Attempts that ended: ${attempts}. `,
     job.recovered > job.recoveries.length ? `Recoveries in all: ${job.recovered}.` : "") : null)];
+}
+
+function verified(results) {
+  if (!results.length) return [];
+  const rows = results.map((one) => h("tr", {}, cell(badge(one.verdict)), cell(`${number(one.start)} to ${number(one.end)}`),
+    right(number(one.steps)), cell(when(one.at)), cell(`${one.host}, ${one.device}`), h("td", { class: "why", title: one.found }, one.found.split("\n")[0])));
+  return [section("Verified", h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, h("th", {}, "Verdict"), h("th", {}, "Steps"),
+    h("th", { class: "num" }, "Computed anew"), h("th", {}, "When"), h("th", {}, "Where"), h("th", { class: "grow" }, "Found"))), h("tbody", {}, rows))))];
 }
 
 function troubles(job) {

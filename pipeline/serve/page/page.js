@@ -4,7 +4,7 @@ import { h, number, progress, share } from "./draw.js";
 import { JobPage } from "./job.js";
 
 const EVERY = 2000;
-const ORDER = ["running", "waiting", "paused", "failed", "cancelled", "done"];
+const ORDER = ["all", "running", "waiting", "paused", "failed", "cancelled", "done", "ready", "preparing", "leaving", "away", "idle"];
 const FEW = 20;
 
 const main = document.getElementById("main");

@@ -1,0 +1,148 @@
+"""How long the page's API takes with many long jobs: each answer's time over HTTP, and TensorBoard's beside it.
+
+    python benchmarks/page.py [--jobs 500] [--steps 10000] [--every 100] [--rounds 20] [--kv file|etcd]
+
+The jobs are drawn by hand (`tests/exhibits.py`): records, manifests and a line per step, as a cluster would have left
+them. Requests come one after the other. Those of the first kind find an old picture, so the key-value store is read
+and parsed for each; those of the second come at once after another. `first` is the very first one of a job's history,
+which is read from the object store in the background meanwhile; `whole after` says when all of it was there. The rival
+is TensorBoard, which is asked for the loss curve of one of these jobs alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.request import urlopen
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from easyscale.coordinator.kv import open_kv
+from easyscale.pipeline import scalars
+from easyscale.pipeline.serve.picture import FRESH_SECONDS
+from easyscale.pipeline.summary import read_job
+from easyscale.settings import file_address
+from easyscale.storage.files import FileStore
+from etcd_service import EtcdCluster
+from exhibits import Exhibit, many_jobs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LIMIT = 50.0
+"""Milliseconds: what an answer may take."""
+
+JOB = "resnet50-sweep-003"
+"""One that is done: it has all steps."""
+
+
+def milliseconds(url: str) -> tuple[float, Any]:
+    """How long one answer takes, and what it says."""
+    began = time.perf_counter()
+    with urlopen(url) as answer:
+        body = answer.read()
+    return (time.perf_counter() - began) * 1000, body
+
+
+@contextmanager
+def started(*command: str, says: str) -> Iterator[str]:
+    """A server, and the address that it says it listens on."""
+    with subprocess.Popen([sys.executable, "-m", *command], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr
+        try:
+            for line in process.stderr:
+                if found := re.search(says, line):
+                    yield found[1]
+                    return
+            raise SystemExit(f"{command} did not start")
+        finally:
+            process.terminate()
+
+
+def row(name: str, times: list[float], note: str = "") -> None:
+    """A line of the table."""
+    middle, worst = statistics.median(times), max(times)
+    print(f"{name:<44} {middle:8.1f} {worst:8.1f}   {'yes' if worst < LIMIT else 'NO':<5} {note}")
+
+
+def measure(url: str, rounds: int) -> float:
+    """All requests of ours; the median milliseconds of a loss curve."""
+    print(f"{'request':<44} {'median':>8} {'worst':>8}   <{LIMIT:.0f} ms")
+    paths = ["cluster", "jobs", "workers", f"jobs/{JOB}", f"jobs/{JOB}/timeline"]
+    first, _ = milliseconds(f"{url}api/jobs/{JOB}/scalars")
+    began = time.perf_counter()
+    while not json.loads(milliseconds(f"{url}api/jobs/{JOB}/scalars")[1])["complete"]:
+        time.sleep(0.01)
+    row(f"/api/jobs/{JOB}/scalars, first", [first], f"whole after {time.perf_counter() - began:.2f} s")
+    paths += [f"jobs/{JOB}/scalars?points=400", f"jobs/{JOB}/commits"]
+    found: dict[str, list[float]] = {}
+    for path in [*(f"api/{path}" for path in paths), "metrics"]:
+        fresh, old = [], []
+        for _ in range(rounds):
+            time.sleep(FRESH_SECONDS * 1.2)
+            old.append(milliseconds(url + path)[0])
+            fresh.append(milliseconds(url + path)[0])
+        row(f"/{path}", old, "picture read anew")
+        row("", fresh, "picture at hand")
+        found[path] = old
+    return statistics.median(found[f"api/jobs/{JOB}/scalars?points=400"])
+
+
+def rival(folder: Path, rounds: int) -> float:
+    """Median milliseconds of TensorBoard's answer with the loss curve of one job, once it has read it."""
+    command = ("tensorboard.main", "--logdir", str(folder), "--port", "0", "--bind_all", "--load_fast", "false")
+    with started(*command, says=r"at (http://\S+/)") as told:
+        url = re.sub(r"//[^:/]+", "//127.0.0.1", told) + "data/plugin/scalars/scalars?run=.&tag=train%2Floss"
+        while True:
+            try:
+                milliseconds(url)
+                break
+            except OSError:  # it has not read the run yet
+                time.sleep(0.1)
+        return statistics.median([milliseconds(url)[0] for _ in range(rounds)])
+
+
+def main() -> None:
+    """Draw, serve, ask, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=500)
+    parser.add_argument("--steps", type=int, default=10_000)
+    parser.add_argument("--every", type=int, default=100, help="steps between commits")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--kv", choices=["file", "etcd"], default="file")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary, ExitStack() as stack:
+        folder = Path(temporary)
+        address = file_address(folder / "kv.sqlite")
+        if options.kv == "etcd":
+            servers = EtcdCluster(folder / "etcd")
+            stack.callback(servers.close)
+            address = servers.address
+        store = FileStore(folder / "store")
+        kv = open_kv(address)
+        began = time.perf_counter()
+        many_jobs(Exhibit(kv, store), options.jobs, options.steps, options.every)
+        keys = len(kv.range("/easyscale/v1/"))
+        print(f"{options.jobs} jobs of {options.steps} steps, {keys} keys in {options.kv}, "
+              f"drawn in {time.perf_counter() - began:.0f} s")  # fmt: skip
+        view = read_job(kv, JOB)
+        assert view is not None
+        scalars.write_tensorboard(store, view, folder / "board")
+        places = ("--kv", address, "--store", store.address, "--folder", str(folder / "local"))
+        with started("easyscale.pipeline.cli", "serve", "--port", "0", *places, says=r'(http://[^" ]+/)') as url:
+            ours = measure(url, options.rounds)
+        theirs = rival(folder / "board", options.rounds)
+        print(f"{'TensorBoard: the same loss curve':<44} {theirs:8.1f}            {theirs / ours:.1f}x as long as ours")
+
+
+if __name__ == "__main__":
+    main()
