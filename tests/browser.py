@@ -1,4 +1,4 @@
-"""A headless Chromium for tests: Debian's, with the driver of the same build. Where it is missing, tests fail."""
+"""A headless Chromium for tests: Debian's, with the driver of the same build."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import shutil
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
+from services import missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -66,10 +66,10 @@ class Browser:
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """A browser that ends with the block."""
+    """A browser that ends with the block; skips or fails the test where there is none."""
     found, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if found is None or driver is None:
-        pytest.fail("the page is tested in Chromium: apt-get install chromium chromium-driver", pytrace=False)
+        missing("chromium, in which the page is tested,", "apt-get install chromium chromium-driver")
     options = Options()
     options.binary_location = found
     for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
@@ -112,6 +113,10 @@ def serve(
     for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn hands its signals on to these when it is done
         signal.signal(number, stop)
     url = f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+    # Each picture is thousands of objects, so garbage is collected in the middle of answers. What was imported is never
+    # garbage, and much more than a picture: to look through it took half of the slowest answers' time.
+    gc.collect()
+    gc.freeze()
     log.info("serve.listening", url=url, steering=token is not None)
     try:
         server.run(sockets=[listening])

@@ -206,6 +206,13 @@ def test_the_policy_stops_what_is_inline_and_what_is_elsewhere(browser: Browser,
     assert browser.script("return window.ran === undefined")
 
 
+def test_without_chromium_ci_fails_and_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CI", "true")
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(pytest.fail.Exception, match="apt-get install chromium chromium-driver"), chromium():
+        pass
+
+
 def test_a_job_that_really_ran_is_served_with_every_generation_and_written_to_a_file(
     cluster: Cluster, tmp_path: Path
 ) -> None:

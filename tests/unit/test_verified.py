@@ -9,8 +9,10 @@ from easyscale.coordinator import keys
 from easyscale.coordinator.kv import Put
 from easyscale.coordinator.memory import MemoryKV
 from easyscale.errors import UnavailableError
-from easyscale.pipeline import verified
+from easyscale.pipeline import cli_proof, verified
+from easyscale.pipeline.commit_checks import Finding
 from easyscale.pipeline.verified import Verified
+from easyscale.pipeline.verify import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,6 +61,28 @@ def test_where_others_always_write_first_it_says_so() -> None:
 
     with pytest.raises(UnavailableError, match="keeps changing"):
         verified.keep(Busy("verified"), "job", result(1))
+
+
+def test_verify_says_what_differs_and_does_not_fail_where_that_cannot_be_kept(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = Finding(what="pack", step=4, key="blobs/ab/abc", problem="is gone")
+    verdict = Verdict(
+        job="job", verdict="differs", start=0, end=8, commits=2, steps=4, findings=[gone], departures=[], here={},
+        there={}, trouble="no way to compute it here",
+    )  # fmt: skip
+    kv = MemoryKV("verified")
+    cli_proof.keep(kv, verdict, "cuda:1")
+    (kept,) = verified.read(kv, "job")
+    assert (kept.verdict, kept.steps, kept.device) == ("differs", 4, "cuda:1")
+    assert kept.found == "commit 4: pack blobs/ab/abc is gone\nno way to compute it here"
+
+    def away(*_: object) -> Any:
+        raise UnavailableError("no answer")
+
+    monkeypatch.setattr(kv, "txn", away)
+    cli_proof.keep(kv, verdict, "cpu")
+    assert "warning: this is not noted for others: no answer" in capsys.readouterr().err
 
 
 def test_what_cannot_be_read_is_replaced() -> None:
