@@ -35,7 +35,7 @@ def serve(
     token_file: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE", help="Lets whoever has the token in it pause, resume and cancel. [EASYSCALE_TOKEN_FILE]"
+            metavar="FILE", help="Lets whoever has the token in it steer and fork jobs. [EASYSCALE_TOKEN_FILE]"
         ),
     ] = None,
 ) -> None:

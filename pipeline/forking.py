@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from ..coordinator import keys, records
+from ..coordinator import keys, past, records
 from ..coordinator.kv import Delete, Put, absent, unchanged
 from ..errors import CorruptError, UnavailableError, UserError
 from ..storage import commits
@@ -182,6 +182,7 @@ def _going_back(job: JobView, point: Point | None) -> tuple[list[Compare], list[
         Put(keys.desired(name), b"paused"),
         Delete(keys.damage(name)),
         Delete(keys.progress(name)),
+        *past.ended(job, {}),
     ]
     if point is None:
         operations.append(Delete(keys.head(name)))

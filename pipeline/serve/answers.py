@@ -96,6 +96,7 @@ def job(view: View, name: str) -> Answer | None:
     mine = [_worker(row, view) for row in speeds.rows(view) if row.job == name or row.id in members]
     return summarize(found).as_dict() | {
         "recovered": _recovered(found),
+        "forks": _forks(view, name),
         "speeds": [{"what": what, "text": text} for what, text in speeds.lines(found, records_of)],
         "serving": mine,
         "gone": sorted(members - view.workers.keys()),
@@ -104,6 +105,15 @@ def job(view: View, name: str) -> Answer | None:
         "tenant": found.record.tenant,
         "numerics": found.record.numerics,
     }
+
+
+def _forks(view: View, name: str) -> list[Answer]:
+    """The jobs that began with a commit of this one, by step."""
+    from_here = ((job.name, job.record.forked.rpartition("@")) for job in view.jobs.values() if job.spec)
+    return sorted(
+        ({"job": fork, "step": int(step)} for fork, (origin, _, step) in from_here if origin == name),
+        key=lambda fork: (fork["step"], fork["job"]),
+    )
 
 
 def timeline(found: JobView, past: Iterable[records.Generation]) -> list[Answer]:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from ...coordinator.kv import KeyValueStore
     from ...coordinator.views import JobView
+    from ...storage.objects import ObjectStore
     from .archive import Archive, Past
     from .picture import Picture
 
@@ -77,7 +78,7 @@ class Served:
 
     Args:
         kv: the key-value store. picture: what is seen of it.
-        archive: histories from the object store. store: its address.
+        archive: histories from the object store. objects: that store itself, where forks are written.
         token: what steering asks for; None: nobody steers here.
         hosts: names by which a browser may call us; None: any. Elsewhere a foreign site could have its own name lead
             to our address, and read what is said here.
@@ -88,12 +89,12 @@ class Served:
         kv: KeyValueStore,
         picture: Picture,
         archive: Archive,
-        store: str,
+        objects: ObjectStore,
         *,
         token: str | None = None,
         hosts: list[str] | None = None,
     ) -> None:
-        self._kv, self._picture, self._archive, self._store = kv, picture, archive, store
+        self._kv, self._picture, self._archive, self._objects = kv, picture, archive, objects
         self._token = token
         self._hosts = hosts
 
@@ -111,6 +112,7 @@ class Served:
             Route("/api/jobs/{job}/commits", _told(self.commits)),
             Route("/api/jobs/{job}/verified", _told(self.verified)),
             Route("/api/jobs/{job}/scalars", _told(self.scalars)),
+            Route("/api/jobs/{job}/fork", _told(self.fork), methods=["POST"]),
             Route("/api/jobs/{job}/{verb}", _told(self.steer), methods=["POST"]),
         ]
         middleware = [Middleware(_Headers)]
@@ -134,7 +136,7 @@ class Served:
     def cluster(self, _: Request) -> Response:
         """See `answers.cluster`."""
         steering = self._token is not None
-        return _Json(answers.cluster(self._picture.look(), self._kv.address, self._store, steering=steering))
+        return _Json(answers.cluster(self._picture.look(), self._kv.address, self._objects.address, steering=steering))
 
     def jobs(self, _: Request) -> Response:
         """See `answers.jobs`."""
@@ -174,20 +176,40 @@ class Served:
 
     def steer(self, request: Request) -> Response:
         """Pause, resume, cancel or retry a job."""
+        self._require_token(request)
+        verb = request.path_params["verb"]
+        if verb not in VERBS:
+            raise _Refused(404, "there is nothing here", f"what can be done with a job: {', '.join(VERBS)}, fork")
+        found = self._found(request)[1]
+        before = desire(self._kv, found.name, VERBS[verb], forgive=verb == "retry")
+        self._steered(request, found.name, verb)
+        return _Json({"job": found.name, "desired": VERBS[verb], "state": before.state})
+
+    def fork(self, request: Request) -> Response:
+        """Begin another job with a commit of this one: `?name=NEW&step=STEP&set=lr=0.01`; the newest unless told."""
+        self._require_token(request)
+        found, step = self._found(request)[1], _number(request, "step", None, None)
+        if found.head is None:
+            raise _Refused(409, f"job {found.name!r} has no commit yet", "wait for its first")
+        from ..forking import fork  # imports torch, which takes seconds: only whoever forks waits for that
+        from ..inspect import pairs_of
+
+        changes = pairs_of(request.query_params.getlist("set"))
+        made = fork(self._kv, self._objects, found, step, request.query_params.get("name", ""), changes)
+        self._steered(request, found.name, "fork")
+        return _Json({**made._asdict(), "forked": f"{found.name}@{made.step}"})
+
+    def _require_token(self, request: Request) -> None:
         if self._token is None:
             raise _Refused(403, "this page is read-only", "start `easyscale serve` with --token-file to steer from it")
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         # All of it is compared, however soon it differs: how long that takes tells nothing.
         if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self._token.encode()):
             raise _Refused(401, "the token is wrong", "send the one of --token-file, as `Authorization: Bearer TOKEN`")
-        verb = request.path_params["verb"]
-        if verb not in VERBS:
-            raise _Refused(404, "there is nothing here", f"what can be done with a job: {', '.join(VERBS)}")
-        found = self._found(request)[1]
-        before = desire(self._kv, found.name, VERBS[verb], forgive=verb == "retry")
+
+    def _steered(self, request: Request, job: str, verb: str) -> None:
         self._picture.forget()
-        log.info("serve.steered", job=found.name, verb=verb, by=request.client.host if request.client else "")
-        return _Json({"job": found.name, "desired": VERBS[verb], "state": before.state})
+        log.info("serve.steered", job=job, verb=verb, by=request.client.host if request.client else "")
 
     def _found(self, request: Request) -> tuple[Any, JobView]:
         view, name = self._picture.look(), request.path_params["job"]

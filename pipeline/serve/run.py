@@ -98,9 +98,7 @@ def serve(
         log.warning("serve.open_to_others", host=host, what=who + more, hint="put a proxy with TLS and login before it")
     remote = settings.store.startswith("s3:")
     archive = Archive(CachedBlobs(store, settings.folder / "blobs") if remote else store)
-    served = Served(
-        kv, Picture(kv), archive, store.address, token=token, hosts=LOOPBACK_NAMES if local else None
-    ).application()
+    served = Served(kv, Picture(kv), archive, store, token=token, hosts=LOOPBACK_NAMES if local else None).application()
     server = uvicorn.Server(
         uvicorn.Config(
             served, log_config=None, access_log=False, server_header=False, lifespan="off", timeout_graceful_shutdown=2

@@ -163,6 +163,26 @@ def test_a_job_is_paused_resumed_and_cancelled_by_buttons_with_the_token_alone(
     assert said == []
 
 
+def test_a_job_is_forked_by_a_button_and_the_page_goes_to_the_fork(browser: Browser, cluster: Cluster) -> None:
+    done = cluster.run(STAGES, workers=2).wait()
+    assert done.code == 0, done.err
+    job, steps = done.last["job"], done.last["steps"]
+    browser.size(1360)
+    browser.open(Served.steered(cluster).url + f"#/job/{job}")
+    browser.click("#fork")
+    browser.one("#token").send_keys(TOKEN)
+    browser.click("#ask-yes")
+    browser.says("#ask-text", f"is done after {steps} steps")
+    browser.one("#set").send_keys(f"steps={steps + 4} lr=0.01")
+    browser.click("#ask-yes")
+    browser.says("h1", f"{job}-fork")
+    browser.says(".facts", f"{job}@{steps}")
+    assert cluster.view(f"{job}-fork").record.steps == steps + 4
+    browser.click(".facts a")
+    browser.says(".facts", f"{job}-fork@{steps}")
+    assert [line for line in browser.complaints() if "409" not in line] == []
+
+
 def test_hostile_names_reasons_and_tracebacks_are_text_and_run_nothing(
     browser: Browser, cluster: Cluster, exhibit: Exhibit
 ) -> None:

@@ -8,7 +8,7 @@ import pytest
 from collecting import CODE
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from easyscale.coordinator import keys, records
+from easyscale.coordinator import keys, past, records
 from easyscale.errors import CorruptError, NotFoundError, UserError
 from easyscale.pipeline.commit_checks import markers
 from easyscale.pipeline.forking import fork, rewind
@@ -29,6 +29,15 @@ if TYPE_CHECKING:
 @pytest.fixture
 def here() -> Place:
     return Place()
+
+
+def test_the_generation_that_a_rewind_ends_is_kept_for_those_who_look(here: Place) -> None:
+    members = (records.Member("a", 0, 2),)
+    here.put(keys.plan("job"), records.Plan(generation=3, members=members, cause="a joins"))
+    here.put(keys.progress("job"), records.Progress(step=33, started=12, generation=3))
+    rewind(here.kv, here.store, "job", 10)
+    (kept,) = past.read(here.kv, "job")
+    assert (kept.generation, kept.first, kept.last, kept.members) == (3, 12, 33, members)
 
 
 # ---- fork

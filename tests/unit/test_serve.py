@@ -18,9 +18,11 @@ from easyscale.pipeline.serve.app import HEADERS, PAGE, Served
 from easyscale.pipeline.serve.archive import Archive
 from easyscale.pipeline.serve.picture import FRESH_SECONDS, Picture
 from easyscale.pipeline.summary import read_jobs, summarize
+from easyscale.storage import commits
 from easyscale.storage.blobs import blob_key
 from easyscale.storage.memory import MemoryStore
 from exhibits import Exhibit, many_jobs, one_job, step_line
+from histories import Place
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
@@ -36,9 +38,13 @@ class Site:
     def __init__(self, token: str | None = None, hosts: list[str] | None = None) -> None:
         self.kv, self.store, self.now = MemoryKV("served"), MemoryStore("served"), 0.0
         self.exhibit = Exhibit(self.kv, self.store)
+        self._token, self._hosts = token, hosts
+        self.serve()
+
+    def serve(self) -> None:
         self.archive = Archive(self.store)
         self.picture = Picture(self.kv, lambda: self.now)
-        served = Served(self.kv, self.picture, self.archive, self.store.address, token=token, hosts=hosts)
+        served = Served(self.kv, self.picture, self.archive, self.store, token=self._token, hosts=self._hosts)
         self.client = TestClient(served.application(), base_url="http://localhost")
 
     def get(self, path: str, status: int = 200) -> Any:
@@ -431,8 +437,70 @@ def test_what_cannot_be_done_is_answered_and_not_done(steered: Site) -> None:
     assert steered.post("pause", TOKEN, job="nobody").status_code == 404
 
 
+class Forked(Site):
+    """A site of `histories.Place`, whose commits hold states."""
+
+    def __init__(self) -> None:
+        super().__init__(TOKEN)
+        self.place = Place()
+        self.kv, self.store = self.place.kv, self.place.store
+        self.serve()
+
+    def fork(self, query: str, token: str | None = TOKEN) -> Any:
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        return self.client.post(f"/api/jobs/job/fork?{query}", headers=headers)
+
+
+@pytest.fixture
+def forked() -> Iterator[Forked]:
+    site = Forked()
+    yield site
+    site.archive.close()
+
+
+def test_a_job_is_forked_as_by_the_command_and_both_say_so(forked: Forked) -> None:
+    made = forked.fork("name=new&step=20&set=lr=0.01&set=steps=40")
+    assert (made.status_code, made.json()["forked"], made.json()["steps"]) == (200, "job@20", 40), made.text
+    _, state = commits.read_commit(forked.store, made.json()["manifest"])
+    assert state["optimizer"]["param_groups"][0]["lr"] == 0.01
+    assert forked.get("/api/jobs/new")["forked"] == "job@20"
+    assert forked.fork("name=newest").json()["forked"] == "job@30"
+    assert forked.get("/api/jobs/job")["forks"] == [{"job": "new", "step": 20}, {"job": "newest", "step": 30}]
+    told = forked.whole("/api/jobs/new/commits")
+    assert ([commit["job"] for commit in told["commits"]], told["trouble"]) == (["new"], "")
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "words"),
+    [
+        ("", 409, "cannot be used"),
+        ("name=job", 409, "there is a job 'job' already"),
+        ("name=new&step=15", 409, "no commit of step 15"),
+        ("name=new&step=x", 400, "step='x' cannot be used"),
+        ("name=new&set=lr", 409, "there is no value"),
+        ("name=new&set=ests=8", 409, "defines what a step is"),
+        ("name=new&set=colour=red", 409, "colour"),
+    ],
+)
+def test_a_fork_that_cannot_be_is_answered_and_not_made(forked: Forked, query: str, status: int, words: str) -> None:
+    answer = forked.fork(query)
+    assert (answer.status_code, words in answer.json()["error"]) == (status, True), answer.text
+    assert [job["job"] for job in forked.get("/api/jobs")] == ["job"]
+
+
+def test_nobody_forks_without_the_token_nor_a_job_without_a_commit(forked: Forked, steered: Site, site: Site) -> None:
+    for token in (None, "wrong"):
+        assert forked.fork("name=new", token).status_code == 401
+    assert site.client.post("/api/jobs/digits/fork?name=new").status_code == 403
+    assert [job["job"] for job in forked.get("/api/jobs")] == ["job"]
+    steered.exhibit.job("young", step=0)
+    steered.exhibit.hang()
+    answer = steered.post("fork", TOKEN, job="young")
+    assert (answer.status_code, answer.json()["error"]) == (409, "job 'young' has no commit yet")
+
+
 def test_looking_changes_nothing(steered: Site) -> None:
-    for verb in ("pause", "resume", "cancel", "retry"):
+    for verb in ("pause", "resume", "cancel", "retry", "fork"):
         answer = steered.client.get(f"/api/jobs/digits/{verb}", headers={"authorization": f"Bearer {TOKEN}"})
         assert answer.status_code == 405
     assert steered.desired == "running"

@@ -9,6 +9,8 @@ const SHOWN = 15;
 const section = (title, ...children) => h("section", {}, h("h2", {}, title), ...children);
 const when = (seconds) => new Date(seconds * 1000).toLocaleString(undefined, { dateStyle: "short", timeStyle: "medium" });
 const cell = (...children) => h("td", {}, ...children);
+const TOKEN = { id: "token", label: "Token", type: "password" };
+const link = (job, text) => h("a", { href: "#/job/" + encodeURIComponent(job) }, text || job);
 const right = (...children) => h("td", { class: "num" }, ...children);
 
 export class JobPage {
@@ -100,13 +102,18 @@ export class JobPage {
 
   head(left) {
     const job = this.job;
-    const steer = (verb, text, sure) => h("button", { id: verb, click: () => this.steer(verb, text, sure) }, text);
+    const steer = (verb, text, ...more) => h("button", { id: verb, click: () => this.steer(verb, text, ...more) }, text);
     const over = ["done", "failed", "cancelled"].includes(job.state);
     const buttons = !cluster.steering ? [] : [
       !over && job.desired === "running" ? steer("pause", "Pause") : null,
-      !over && job.desired !== "running" ? steer("resume", "Resume", "") : null,
+      !over && job.desired !== "running" ? steer("resume", "Resume") : null,
       !over ? steer("cancel", "Cancel", "It ends at once, without a commit. What was committed stays, and `retry` goes on from there.") : null,
       job.state === "failed" || job.state === "cancelled" ? steer("retry", "Retry") : null,
+      job.manifest ? steer("fork", "Fork", "Another job begins with a commit of this one, which goes on undisturbed.", [
+        { id: "name", label: "Name of the new job", value: `${job.job}-fork` },
+        { id: "step", label: "Step of the commit", value: String(job.committed) },
+        { id: "set", label: "Other settings", hint: "lr=0.01 steps=20000", many: true },
+      ]) : null,
     ];
     const wanted = job.desired !== "running" && job.desired !== job.state && !over ? h("span", { class: "wanted" }, `wanted ${job.desired}`) : null;
     return [
@@ -119,19 +126,25 @@ export class JobPage {
     ];
   }
 
-  async steer(verb, text, sure) {
+  // Asks for what is wanted of `fields`, and for the token unless it is known; asks again while something is wrong with them.
+  async steer(verb, text, why = "", fields = []) {
     let token = sessionStorage.getItem("token");
     for (;;) {
-      if (!token || sure) {
-        const said = await ask(`${text} ${this.name}?`, sure || "", text, !token);
-        if (said === null) return;
-        token = token || said;
-      }
-      const answer = await fetch(`${this.path}/${verb}`, { method: "POST", headers: { authorization: "Bearer " + token } });
+      const asked = token ? fields : [...fields, TOKEN];
+      const said = asked.length || why ? await ask(`${text} ${this.name}?`, why, text, asked) : {};
+      if (said === null) return;
+      token = token || said.token;
+      fields = fields.map((field) => ({ ...field, value: said[field.id] }));
+      const query = new URLSearchParams();
+      for (const { id, value, many } of fields) for (const one of many ? value.split(/\s+/) : [value]) if (one) query.append(id, one);
+      const answer = await fetch(`${this.path}/${verb}?${query}`, { method: "POST", headers: { authorization: "Bearer " + token } });
       const told = await answer.json();
-      if (answer.status === 401) { sessionStorage.removeItem("token"); token = null; sure = told.error + ". " + told.hint; continue; }
-      if (answer.ok) sessionStorage.setItem("token", token);
-      this.note = answer.ok ? `${told.job} is wanted ${told.desired}` : `${told.error}: ${told.hint}`;
+      why = answer.ok ? "" : [told.error, told.hint].filter(Boolean).join(": ");
+      if (answer.status === 401) { sessionStorage.removeItem("token"); token = null; continue; }
+      sessionStorage.setItem("token", token);
+      if (!answer.ok && fields.length) continue;
+      if (answer.ok && verb === "fork") { location.hash = "#/job/" + encodeURIComponent(told.job); return; }
+      this.note = why || `${told.job} is wanted ${told.desired}`;
       this.draw();
       await refresh();
       return;
@@ -219,6 +232,8 @@ function facts(job) {
     ["Lane", job.lane + (job.sent_per_step ? `, ${bytes(job.sent_per_step)} a step` : "")],
     ["Priority", job.priority ? number(job.priority) : ""], ["Numerics", job.numerics], ["Tenant", job.tenant],
     ["Submitted", job.submitted ? when(job.submitted) : ""],
+    ["Forked from", job.forked ? link(job.forked.slice(0, job.forked.lastIndexOf("@")), job.forked) : ""],
+    ["Forks", job.forks.length ? job.forks.flatMap((fork, place) => [place ? ", " : "", link(fork.job, `${fork.job}@${number(fork.step)}`)]) : ""],
     ["State digest", job.state_digest ? short(job.state_digest) : ""],
   ].filter(([, value]) => value !== "" && value !== null);
   return h("div", {}, h("dl", { class: "facts" }, pairs.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
@@ -254,16 +269,17 @@ function troubles(job) {
   ];
 }
 
-// Asks in a dialog; the token if one is wanted, "" if not, null if the answer is no.
-function ask(title, text, yes, token) {
-  const dialog = document.getElementById("ask"), field = document.getElementById("token");
+// Asks in a dialog: what was said by the ids of fields, null if the answer is no.
+function ask(title, text, yes, fields) {
+  const dialog = document.getElementById("ask");
+  const inputs = fields.map(({ id, label, type = "text", value = "", hint }) =>
+    h("label", {}, label, h("input", { id, type, value, placeholder: hint, autocomplete: "off", spellcheck: "false" })));
   document.getElementById("ask-title").textContent = title;
   document.getElementById("ask-text").textContent = text;
   document.getElementById("ask-yes").textContent = yes;
-  document.getElementById("ask-token").hidden = !token;
-  field.value = "";
+  document.getElementById("ask-fields").replaceChildren(...inputs);
   dialog.returnValue = "no";
   dialog.showModal();
-  return new Promise((done) => dialog.addEventListener("close",
-    () => done(dialog.returnValue === "yes" ? field.value.trim() : null), { once: true }));
+  return new Promise((done) => dialog.addEventListener("close", () => done(dialog.returnValue !== "yes" ? null
+    : Object.fromEntries(fields.map(({ id }) => [id, document.getElementById(id).value.trim()]))), { once: true }));
 }
