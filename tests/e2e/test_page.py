@@ -143,8 +143,7 @@ def test_a_job_is_paused_resumed_and_cancelled_by_buttons_with_the_token_alone(
     browser.click("#ask-yes")
     browser.says("#ask-text", "the token is wrong")
     assert wanted() == "running"
-    browser.one("#token").send_keys(TOKEN)
-    browser.click("#ask-yes")
+    browser.one("#token").send_keys(TOKEN + "\n")  # Enter means yes
     browser.says("#steered", "digits is wanted paused")
     assert wanted() == "paused"
     browser.says(".wanted", "wanted paused")
@@ -161,6 +160,19 @@ def test_a_job_is_paused_resumed_and_cancelled_by_buttons_with_the_token_alone(
     assert wanted() == "cancelled"
     said = [line for line in browser.complaints() if "401" not in line]
     assert said == []
+
+
+def test_a_server_that_is_gone_is_told_of(browser: Browser, cluster: Cluster, exhibit: Exhibit) -> None:
+    one_job(exhibit)
+    served = Served.steered(cluster)
+    browser.size(1360)
+    browser.open(served.url + "#/job/digits")
+    browser.click("#pause")
+    browser.one("#token").send_keys(TOKEN)
+    served.process.kill()
+    browser.click("#ask-yes")
+    browser.says("#steered", "The server does not answer: look before you try again.")
+    browser.says("#trouble", "The server does not answer; trying again.")
 
 
 def test_a_job_is_forked_by_a_button_and_the_page_goes_to_the_fork(browser: Browser, cluster: Cluster) -> None:

@@ -137,9 +137,13 @@ export class JobPage {
       fields = fields.map((field) => ({ ...field, value: said[field.id] }));
       const query = new URLSearchParams();
       for (const { id, value, many } of fields) for (const one of many ? value.split(/\s+/) : [value]) if (one) query.append(id, one);
-      const answer = await fetch(`${this.path}/${verb}?${query}`, { method: "POST", headers: { authorization: "Bearer " + token } });
+      this.note = text + " ...";
+      this.draw();
+      const answer = await fetch(`${this.path}/${verb}?${query}`, { method: "POST", headers: { authorization: "Bearer " + token } }).catch(() => null);
+      if (!answer) { this.note = "The server does not answer: look before you try again."; this.draw(); return; }
       const told = await answer.json();
       why = answer.ok ? "" : [told.error, told.hint].filter(Boolean).join(": ");
+      this.note = "";
       if (answer.status === 401) { sessionStorage.removeItem("token"); token = null; continue; }
       sessionStorage.setItem("token", token);
       if (!answer.ok && fields.length) continue;
