@@ -51,6 +51,7 @@ bench: install
 	$(BIN)/python benchmarks/storage.py
 	$(BIN)/python benchmarks/storage.py --store seaweedfs --rounds 3
 	$(BIN)/python benchmarks/operate.py gc
+	$(BIN)/python benchmarks/page.py
 	$(BIN)/python benchmarks/restart.py
 	$(BIN)/python benchmarks/elastic.py
 

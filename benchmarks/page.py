@@ -137,6 +137,7 @@ def main() -> None:
         folder = Path(temporary)
         address = file_address(folder / "kv.sqlite")
         if options.kv == "etcd":
+            (folder / "etcd").mkdir()
             servers = EtcdCluster(folder / "etcd")
             stack.callback(servers.close)
             address = servers.address
