@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 TOKEN = "a-token-that-nobody-guesses"
+
+OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
 
 
 class Site:
@@ -349,6 +353,23 @@ def test_prometheus_gets_jobs_workers_steps_and_recoveries(site: Site) -> None:
     assert samples(found["easyscale_attempts"])[("died",)] == 2
     buckets = {s.labels.get("le"): s.value for s in found["easyscale_step_seconds"].samples}
     assert (buckets["0.1"], buckets["0.3"], buckets["+Inf"]) == (0, 1, 1)
+
+
+def test_all_metrics_and_their_labels_stand_in_the_docs(site: Site) -> None:
+    rows = re.findall(
+        r"^\| (`easyscale_.*?) \| (gauge|counter|histogram) \|(.*?)\|", OPERATIONS.read_text(), re.MULTILINE
+    )
+    told = {(name, kind, labels.strip()) for names, kind, labels in rows for name in re.findall(r"`(\w+)`", names)}
+    there = set()
+    for family in families(site).values():
+        if family.name.endswith(("_gcount", "_gsum")):
+            continue  # the two halves of a histogram that are neither of Prometheus' own
+        names = sorted(
+            {label for sample in family.samples for label in sample.labels}, key=["state", "kind", "cause", "le"].index
+        )
+        name = family.name + ("_total" if family.type == "counter" else "")
+        there.add((name, family.type, ", ".join(f"`{label}`" for label in names)))
+    assert told == there
 
 
 def test_the_number_of_series_does_not_grow_with_jobs_or_kinds(site: Site) -> None:
