@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING
 
-from . import records, room, throughput
+from . import probes, records, room, throughput
 from .scheduling.jobs import NOTHING, Job, Rates, Shape, devices
 from .split import Pace
 from .willing import willing
@@ -100,7 +100,8 @@ class Dealer:
         assigned: Mapping[str, Entry[str]],
     ) -> Job:
         spec, rates = job.record, throughput.known(job)
-        known = rates.kinds if rates is not None else {}
+        probed = probes.by_kind(spec.spec, [*pool], alive)
+        known = probes.fill(rates.kinds if rates is not None else {}, probed, guess)
         mean = throughput.mean_rate(known.values()) if known else guess
         paces: dict[str, Pace] = {}
         models: dict[str, str] = {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from . import arrangement, breaks, lanes, ranges, reasons, room, throughput
+from . import arrangement, breaks, lanes, probes, ranges, reasons, room, throughput
 from .breaks import CONFIRM_SECONDS
 
 if TYPE_CHECKING:
@@ -185,7 +185,8 @@ class Membership:
 
     def _paces(self, job: JobView, workers: Sequence[str], alive: Alive) -> dict[str, Pace]:
         """Of these workers; empty if nothing is known of any. Who runs has room for what it runs, whatever it tells."""
-        found = arrangement.paces_of(throughput.known(job), workers, alive, job.name) if self.speeds else None
+        rates = probes.expected(job, workers, alive) if self.speeds else None
+        found = arrangement.paces_of(rates, workers, alive, job.name)
         if not found:
             return {}
         for member in job.members:
@@ -245,6 +246,8 @@ class Membership:
         self, job: JobView, model: Model, staying: list[str], newcomers: list[str], alive: Alive, now: float
     ) -> Arrangement | None:
         """What speed alone makes of a generation that could go on as it is; None: it does."""
+        if throughput.known(job) is None:  # what probes say is not worth a generation
+            return None
         found = model.improve(staying, newcomers)
         # Who goes must not hold what only it has: all have made a step together.
         common = all(
@@ -272,8 +275,8 @@ class Membership:
         return self._paces(job, [worker for worker in workers if worker in alive], alive)
 
     def _model(self, job: JobView, workers: Sequence[str], alive: Alive, now: float) -> Model | None:
-        """What is known of the speed of these workers, if anything is."""
-        rates, paces = throughput.known(job), self._paces(job, workers, alive)
+        """What is known or expected of the speed of these workers, if anything is."""
+        rates, paces = probes.expected(job, workers, alive), self._paces(job, workers, alive)
         if rates is None or not paces:
             return None
         apart = self.breaks.apart(now)

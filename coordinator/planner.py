@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from . import attempts, keys, past, reasons, records
+from . import attempts, keys, past, probes, reasons, records
 from .allotment import allot, assign
 from .attempts import MAX_COUNTED
 from .breaks import Breaks
@@ -82,8 +82,12 @@ class Planner:
         self._throughput.forget(view.jobs)
         self._membership.forget(view.jobs)
         training = [job for job in jobs if self._speeds and job.members and not job.over]
-        txns += [txn for job in training for txn in self._throughput.learn(job, alive, now)]
+        txns += [txn for job in training for txn in self._learn(job, alive, now)]
         return txns + assign(view, allotted, alive)
+
+    def _learn(self, job: JobView, alive: Alive, now: float) -> list[Txn]:
+        hints = probes.factors(job, [member.worker for member in job.members if member.worker in alive], alive)
+        return self._throughput.learn(job, alive, now, hints)
 
     def _decide_job(
         self, job: JobView, view: View, assigned: dict[str, Entry[str]], allotted: list[str], alive: Alive, now: float

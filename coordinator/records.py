@@ -108,6 +108,8 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
         refusals: digest of a job's specification -> why this worker will not run it.
         rooms: digest of a job's specification -> the most ESTs that this worker will run of it: with more, its memory
             ran out.
+        probes: digest of a job's specification -> seconds that one EST of it took here before any step; see
+            `pipeline/warm.py`. None: not a number.
     """
 
     id: str
@@ -131,6 +133,7 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     trouble: str = ""
     refusals: dict[str, str] = {}
     rooms: dict[str, int] = {}
+    probes: dict[str, float | None] = {}
     progress: Progress | None = None
 
 
@@ -349,7 +352,8 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
         spec: digest of the specification that it was learned with.
         kinds: by kind of device.
         exchange: `<lane> <members>` -> seconds that an exchange takes once all have computed.
-        factors: id of a worker -> how many times as long as its kind it takes, where that is much more or less.
+        factors: id of a worker -> how many times as long as its kind it takes, where that is much more or less; as its
+            probe said, until its own steps say something else.
     """
 
     spec: str

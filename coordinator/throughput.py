@@ -5,7 +5,8 @@ worker's own factor where that is far from its kind, `exchange` is that of a lan
 is only the record that is kept of it (`records.Rates`), so a successor decides as its predecessor did; the samples
 behind it are in memory, and are taken anew. A number in the record moves only when the samples say clearly that it is
 wrong, so that noise moves nothing: steps in production have a coefficient of variation of 0.1, but of 1.1 for one job
-in ten, hence medians. Leaves to others: what follows from it (`arrangement.py`).
+in ten, hence medians. Leaves to others: what is thought of kinds that were not measured (`probes.py`), what follows
+from it (`arrangement.py`).
 """
 
 from __future__ import annotations
@@ -204,19 +205,29 @@ class Throughput:
             for pair in [pair for pair in self._measured if pair[0] == name]:
                 del self._measured[pair]
 
-    def learn(self, job: JobView, alive: Alive, now: float) -> list[Txn]:
-        """Take in what members have said; what to write because of it, if anything."""
+    def learn(self, job: JobView, alive: Alive, now: float, hints: Mapping[str, float] | None = None) -> list[Txn]:
+        """Take in what members have said; what to write because of it, if anything.
+
+        Args:
+            hints: factors that workers of kinds which were never measured are thought to have. They are recorded with
+                the first rate of their kind, until their own steps say something else: or else ranges would be even
+                from the first rate on, and follow a second time when the factors are measured.
+        """
         samples = self._hear(job, alive)
         look, write = self._looks.get(job.name, (now, now))
         if not samples or now < look:
             return []
         self._looks[job.name] = now + LOOK_SECONDS, write
-        before = known(job) or records.Rates(spec=job.record.spec)
+        recorded = known(job) or records.Rates(spec=job.record.spec)
+        before = msgspec.structs.replace(recorded, factors={**(hints or {}), **recorded.factors})
         kinds = self._kinds(before, samples, alive, job.record.ests)
-        factors = self._factors(job, before, kinds, samples, alive, now)
+        had = {
+            worker: by for worker, by in before.factors.items() if worker in alive and kind_of(alive[worker]) in kinds
+        }
+        factors = self._factors(job, had, kinds, samples, alive, now)
         exchange = self._exchange(job, before, samples, now)
         after = _bounded(records.Rates(spec=before.spec, kinds=kinds, exchange=exchange, factors=factors), alive)
-        if after == before or now < write:
+        if after == recorded or now < write:
             return []
         self._looks[job.name] = now + LOOK_SECONDS, now + WRITE_SECONDS
         key = keys.rates(job.name)
@@ -267,25 +278,25 @@ class Throughput:
     def _factors(
         self,
         job: JobView,
-        before: records.Rates,
+        had: Mapping[str, float],
         kinds: Mapping[str, records.Rate],
         samples: Mapping[str, _Samples],
         alive: Alive,
         now: float,
     ) -> dict[str, float]:
         """Who is far from its kind, and has been for a while; ids of workers that are gone mean nothing any more."""
-        factors = {worker: factor for worker, factor in before.factors.items() if worker in alive}
+        factors = dict(had)
         for worker in self._stale(job, factors, samples, now):
             del factors[worker]
             self._samples[job.name].pop(worker, None)
         for worker, mine in samples.items():
-            est, had = mine.est, factors.get(worker)
+            est, own = mine.est, factors.get(worker)
             ratio = est.value / kinds[kind_of(alive[worker])].est
             off = max(ratio, 1 / ratio)
-            if had is None:
+            if own is None:
                 due = off >= NOTICED and est.clearly(off - 1)
             else:
-                due = off <= FORGIVEN or (abs(ratio / had - 1) > 2 * MOVED and est.clearly(ratio / had - 1))
+                due = off <= FORGIVEN or (abs(ratio / own - 1) > 2 * MOVED and est.clearly(ratio / own - 1))
             if not due:
                 mine.off_since = None
                 continue

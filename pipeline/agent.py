@@ -8,7 +8,7 @@ sockets (`worker.py`), publishing (`publishing.py`), training (`runner.py`).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
 import structlog
@@ -42,7 +42,12 @@ a runner of an older specification, for as long it tries to commit it."""
 MAX_MESSAGE, MAX_TRACEBACK = 4_000, 16_000
 """Bytes of an exception that go into a key; values stay under `kv.MAX_VALUE`."""
 
-MAX_REFUSAL, KEPT_REFUSALS = 1_000, 20
+MAX_REFUSAL = 1_000
+
+KEPT_NOTES = 20
+"""Jobs of which a worker's record says why it refuses them, for how many ESTs it has room, how long one takes."""
+
+N = TypeVar("N")
 
 
 @dataclass(slots=True)
@@ -105,8 +110,12 @@ class Agent:
 
     def on_message(self, message: messages.FromRunner, now: float) -> None:
         """The runner said something."""
-        if self.runner is not None:
-            self.runner.hear(message, now)
+        if self.runner is None:
+            return
+        self.runner.hear(message, now)
+        if isinstance(message, messages.Ready) and message.est_seconds is not None:
+            probes = _noted(self.me.probes, self.runner.spec, message.est_seconds)
+            self.me = msgspec.structs.replace(self.me, probes=probes)
 
     def on_reach(self, unreached: tuple[str, ...]) -> None:
         """Which of the job's other workers cannot be connected to."""
@@ -137,8 +146,7 @@ class Agent:
         fewer = fewer_ests(runner, self.me.memory) if end.cause == "memory" else 0
         if fewer:
             log.warning("agent.fewer_ests", job=runner.job, most=fewer, reason=end.message)
-            rooms = {**self.me.rooms, runner.spec: fewer}
-            self.me = msgspec.structs.replace(self.me, rooms=dict(list(rooms.items())[-KEPT_REFUSALS:]))
+            self.me = msgspec.structs.replace(self.me, rooms=_noted(self.me.rooms, runner.spec, fewer))
         elif end.cause in ("memory", "refused"):
             self._refuse(runner, end.message)
         log.warning("agent.attempt_ended", job=runner.job, cause=end.cause, step=end.step, message=end.message)
@@ -146,8 +154,8 @@ class Agent:
     def _refuse(self, runner: RunnerState, reason: str) -> None:
         """Not this specification on this device again: the planner passes us over for it."""
         log.error("agent.refused", job=runner.job, reason=reason)
-        refusals = {**self.me.refusals, runner.spec: records.cut(reason, MAX_REFUSAL)}
-        self.me = msgspec.structs.replace(self.me, refusals=dict(list(refusals.items())[-KEPT_REFUSALS:]))
+        refusals = _noted(self.me.refusals, runner.spec, records.cut(reason, MAX_REFUSAL))
+        self.me = msgspec.structs.replace(self.me, refusals=refusals)
 
     def on_outcome(self, txn: Txn, outcome: Outcome) -> None:
         """How a transaction of ours ended. Unknown needs nothing: the next picture tells."""
@@ -440,6 +448,12 @@ class Agent:
             trouble=records.cut(runner.trouble, MAX_REFUSAL) if runner else "",
             progress=runner.progress if runner else None,
         )
+
+
+def _noted(notes: dict[str, N], spec: str, value: N) -> dict[str, N]:
+    """The same with one by this specification, as the newest of those that are kept."""
+    others = [note for note in notes.items() if note[0] != spec]
+    return dict([*others, (spec, value)][-KEPT_NOTES:])
 
 
 def _news(record: records.WorkerRecord) -> tuple[records.WorkerRecord, int]:

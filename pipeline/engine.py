@@ -7,6 +7,7 @@ is left to others; so are the process-wide settings of `determinism.configure`, 
 
 from __future__ import annotations
 
+import time
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial, reduce
@@ -191,6 +192,22 @@ class Engine:
         found = self._layout.sums()
         self._layout.clear()
         return found
+
+    def pass_seconds(self) -> float:
+        """What EST 0's forward and backward passes take on the state held, which stays as it is.
+
+        They are computed for nothing else. Their batch counts unless loader processes fetch it: in steps, they have.
+        """
+        self._layout.clear()
+        self._loader.start(self._step, range(1))
+        began = time.perf_counter()
+        pieces = self._loader.next(self._step, 0)
+        if self._spec.loaders:
+            began = time.perf_counter()
+        torch.stack(self._run(0, pieces)).tolist()  # waits for the device
+        seconds = time.perf_counter() - began
+        self._layout.clear()
+        return seconds
 
     @property
     def gradient_names(self) -> list[str]:

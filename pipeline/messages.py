@@ -121,6 +121,7 @@ class Ready(Message, frozen=True, kw_only=True, tag=True):
         probe: digest of the initial state and EST 0's first gradient.
         address: `host:port` where this runner is met by peers; empty: nowhere. gpu: UUID of its GPU, or empty.
         memory: what it has taken of its device's memory so far; None: not known.
+        est_seconds: what one EST takes, once the process has warmed up; None: not known.
     """
 
     determinism: str
@@ -129,6 +130,7 @@ class Ready(Message, frozen=True, kw_only=True, tag=True):
     address: str = ""
     gpu: str = ""
     memory: Footprint | None = None
+    est_seconds: float | None = None
 
 
 class Computing(Message, frozen=True, kw_only=True, tag=True):

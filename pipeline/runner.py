@@ -114,7 +114,7 @@ class Runner:
 
     def _prepare(self, message: messages.Prepare) -> None:
         from ..storage.objects import open_store
-        from . import determinism, engine, heap, preparation, slowdown, switches
+        from . import determinism, engine, heap, preparation, slowdown, switches, warm
         from .committer import About, Committer
 
         laps = Laps()
@@ -139,8 +139,10 @@ class Runner:
         laps.end("build")
         parts = determinism.determinism_class(self._env.device, spec.threads, spec.numerics)
         about = About(message.job, message.spec, message.code, spec.ests, parts)
-        probe = self._probe()
+        probe, cold = self._probe()
         laps.end("probe")
+        est_seconds = warm.est_seconds(self._engine.pass_seconds, cold)
+        laps.end("warm")
         log.info("runner.prepared", job=message.job, device=self._env.device, **laps.seconds)
         self._committer = Committer(store, about, self._snapshot, self._channel.say)
         self._channel.on_answer = self._committer.answer
@@ -148,7 +150,7 @@ class Runner:
         gpu = determinism.gpu_uuid(self._env.device)
         ready = messages.Ready(
             determinism=determinism.class_id(parts), description=parts, probe=probe, address=address, gpu=gpu,
-            memory=self._engine.footprint(),
+            memory=self._engine.footprint(), est_seconds=est_seconds,
         )  # fmt: skip
         self._channel.say(ready)
 
@@ -172,23 +174,25 @@ class Runner:
             return CachedBlobs(store, Path(self._env.folder) / "blobs")
         return store
 
-    def _probe(self) -> str:
+    def _probe(self) -> tuple[str, float]:
         """Hash of the initial state and of EST 0's first gradient: what another device must reproduce to take part.
 
-        With exact numerics also of what their operators give.
+        With exact numerics also of what their operators give. And the seconds that this EST took.
         """
         from ..storage.digest import tensor_digest, tree_digest
 
         assert self._engine is not None
         parts = [tree_digest(self._engine.state())]
+        began = time.monotonic()
         contribution = self._engine.compute(range(1))
+        cold = time.monotonic() - began
         parts += [tensor_digest(tensor) for sums in contribution.nodes.values() for tensor in sums]
         parts += [value.hex() for value in contribution.losses.values()]
         if self._spec.numerics == "exact":
             from .numerics.probe import probe
 
             parts.append(probe())
-        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest(), cold
 
     def _snapshot(self, reuse: Any) -> Any:
         from ..storage.commits import Snapshot

@@ -1,5 +1,5 @@
 """A device that is slower than it is, for tests and demonstrations: after its ESTs have been computed it sleeps for as
-long as they would have gone on. Bits stay as they are."""
+long as they would have gone on, and what it says of one EST is as much longer. Bits stay as they are."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def slowed(engine: Engine, factor: float) -> Engine:
     """The same engine, each of whose ESTs takes `factor` times as long."""
     if factor == 1.0:
         return engine
-    compute = engine.compute
+    compute, pass_seconds = engine.compute, engine.pass_seconds
 
     def slowly(*arguments: Any) -> Any:
         began = time.monotonic()
@@ -36,4 +36,5 @@ def slowed(engine: Engine, factor: float) -> Engine:
         return contribution
 
     engine.compute = slowly  # type: ignore[method-assign, assignment]
+    engine.pass_seconds = lambda: factor * pass_seconds()  # type: ignore[method-assign]
     return engine

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..coordinator import arrangement, keys, room, throughput, views
+from ..coordinator import arrangement, keys, probes, room, throughput, views
 from ..coordinator.split import UNLIMITED, Pace
 
 if TYPE_CHECKING:
@@ -123,14 +123,16 @@ def _factors(job: views.JobView) -> Mapping[str, float]:
 
 def lines(job: views.JobView, workers: Workers) -> list[tuple[str, str]]:
     """How fast a job's devices are, and why its members have the ranges they have."""
-    rates = throughput.known(job)
+    rates, expected = throughput.known(job), _expected(job, workers)
     found = []
-    for kind, rate in rates.kinds.items() if rates else ():
-        found.append(("rate", f"{kind}: {1 / rate.est:.4g} ESTs/s, and {_ms(rate.fixed)} a step besides"))
+    for kind, rate in expected.kinds.items() if expected else ():
+        besides = f"and {_ms(rate.fixed)} a step besides" if rates and kind in rates.kinds else "by a probe"
+        found.append(("rate", f"{kind}: {1 / rate.est:.4g} ESTs/s, {besides}"))
     for key, seconds in sorted(rates.exchange.items()) if rates else ():
         lane, size = throughput.exchange_of(key)
         found.append(("rate", f"exchange of {size} ({lane}): {_ms(seconds)}"))
-    found += [("rate", f"{worker} is {straggling(factor)}") for worker, factor in _factors(job).items()]
+    factors = expected.factors if expected else {}
+    found += [("rate", f"{worker} is {straggling(factor)}") for worker, factor in factors.items()]
     paces = _paces(job, [member.worker for member in job.members], workers)
     for worker, pace in paces.items():
         if job.spec and pace.most < job.spec.value.ests:
@@ -140,6 +142,11 @@ def lines(job: views.JobView, workers: Workers) -> list[tuple[str, str]]:
         more = f" and {len(job.members) - 20} more" if len(job.members) > 20 else ""
         found.append(("ranges", f"{shown}{more}: {_why(job, workers)}"))
     return found + [("gain", text) for text in _gains(job, workers)]
+
+
+def _expected(job: views.JobView, workers: Workers) -> records.Rates | None:
+    """By what its members have ranges: what is known of their speed, or what their probes say."""
+    return probes.expected(job, [member.worker for member in job.members if member.worker in workers], workers)
 
 
 def _gains(job: views.JobView, workers: Workers) -> list[str]:
@@ -165,8 +172,9 @@ def _gains(job: views.JobView, workers: Workers) -> list[str]:
 
 def _model(job: views.JobView, workers: Workers) -> arrangement.Model | None:
     """What a step of the job takes on its members; None if it has none, or their speed is not known."""
-    rates, mine = throughput.known(job), [member.worker for member in job.members]
-    paces = _paces(job, mine, workers)
+    rates, mine = _expected(job, workers), [member.worker for member in job.members]
+    here = [worker for worker in mine if worker in workers]
+    paces = arrangement.paces_of(rates, here, workers, job.name) or {}
     if rates is None or not mine or len(paces) < len(mine) or job.plan is None or job.spec is None:
         return None
     for member in job.members:  # it runs them
@@ -190,7 +198,9 @@ def _why(job: views.JobView, workers: Workers) -> str:
     others = slowest + now - max(model.paces[m.worker].seconds(m.last - m.first) for m in members)
     if others <= now * (1 + arrangement.EQUAL):
         return f"even, since these are about as fast; a step should take {_ms(now)}"
-    return f"by speed; a step should take {_ms(now)}, with even ones {_ms(others)}"
+    known = throughput.known(job)
+    told = known is not None and all(throughput.kind_of(workers[m.worker]) in known.kinds for m in members)
+    return f"by speed{'' if told else ', as probes say'}; a step should take {_ms(now)}, with even ones {_ms(others)}"
 
 
 def _ms(seconds: float) -> str:

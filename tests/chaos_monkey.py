@@ -195,7 +195,7 @@ class Chaos:
         Args:
             on_end: called with each job that has ended. seconds: after that long nothing more happens.
         """
-        before, began = self.ledger.computed - self.ledger.runners, time.monotonic()
+        before, began = self.ledger.computed, time.monotonic()
         self._most, self._until = preemptions, began + seconds
         number = itertools.count(1)
         self._submit(f"job-{next(number)}")
@@ -213,7 +213,7 @@ class Chaos:
                 time.sleep(0.02)
         finally:
             self.tally.runners = self.ledger.runners
-            self.tally.computed = self.ledger.computed - self.ledger.runners - before
+            self.tally.computed = self.ledger.computed - before
             self.tally.seconds = time.monotonic() - began
 
     @property

@@ -46,7 +46,7 @@ class Ledger:
 
     @property
     def computed(self) -> int:
-        """Gradients that ESTs have begun to compute, each runner's first (its probe) included."""
+        """Gradients that ESTs have begun to compute, probes not included."""
         return self._count("computed")
 
     @property
@@ -56,7 +56,7 @@ class Ledger:
 
     @property
     def runners(self) -> int:
-        """Runners that came as far as their probe."""
+        """Runners that have built their training."""
         return len([*self.folder.glob("*.computed")])
 
     def steps(self) -> list[Finished]:

@@ -10,6 +10,11 @@ from easyscale.coordinator import keys, records
 from pictures import Story, worker_record
 
 
+def generations(lines: list[str]) -> list[str]:
+    """Of what a course's lines tell, the memberships."""
+    return [line.partition(" job: ")[2] for line in lines if "generation" in line]
+
+
 class Course(Story):
     """A job that runs for seconds or days of virtual time.
 

@@ -10,7 +10,7 @@ from easyscale.coordinator.etcd import EtcdStore
 from easyscale.coordinator.kv import Delete, Put
 from easyscale.coordinator.planner import Planner
 from easyscale.coordinator.transactions import Txn, apply
-from easyscale.pipeline.agent import KEPT_REFUSALS, MAX_MESSAGE, MAX_REFUSAL, MAX_TRACEBACK
+from easyscale.pipeline.agent import KEPT_NOTES, MAX_MESSAGE, MAX_REFUSAL, MAX_TRACEBACK
 from pictures import worker_record
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def test_this_etcd_refuses_what_is_too_large(store: EtcdStore) -> None:
 
 def test_hundreds_of_workers_that_all_fail_again_and_again_fit_into_etcd(store: EtcdStore) -> None:
     """Every attempt: all claim, half of them report with the longest words there are, the others vanish."""
-    refusals = {f"{i:064d}": "r" * MAX_REFUSAL for i in range(KEPT_REFUSALS)}
+    refusals = {f"{i:064d}": "r" * MAX_REFUSAL for i in range(KEPT_NOTES)}
     spec = records.JobRecord(
         name="job", spec="s", code="c", steps=100, ests=WORKERS, retries=records.Retry(died=10**6, raised=10**6)
     )

@@ -209,7 +209,7 @@ class Company:
         twice = Counter((step.pid, step.fingerprint) for step in self.ledger.steps())
         assert twice.most_common(1)[0][1] == 1, "a runner has made a step twice"
         assert self.steps == STEPS, "each step gives other parameters, and nobody has come to any else"
-        again = self.ledger.computed - self.ledger.runners - STEPS * ESTS
+        again = self.ledger.computed - STEPS * ESTS
         assert again <= ESTS * (self.losses + self.broken), f"{again} gradients more than {self.losses} losses explain"
         return after
 

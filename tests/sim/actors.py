@@ -35,6 +35,11 @@ PREPARING = -1
 """As a step: before the first one."""
 
 
+def est_seconds(_worker: str) -> float | None:
+    """What a worker's probe says an EST takes: nothing, unless a story has something in store."""
+    return None
+
+
 class UserError(RuntimeError):
     """What the user's code raises when the story wants it to."""
 
@@ -86,7 +91,9 @@ class SimRunner(runner.Runner):
         self._committer = committer.Committer(world.store, about, self._snapshot, self._channel.say)
         self._channel.on_answer = self._committer.answer
         here = peers.address(self.process) if self.process.agent.owner.lane != "store" else ""
-        self._channel.say(messages.Ready(determinism="sim", description={}, probe="same", address=here))
+        told = est_seconds(self.process.agent.name)
+        ready = messages.Ready(determinism="sim", description={}, probe="same", address=here, est_seconds=told)
+        self._channel.say(ready)
 
     def _new_lane(self, run: messages.Run) -> Any:
         self.process.run, self.process.replaying = run, False

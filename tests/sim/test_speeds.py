@@ -1,16 +1,19 @@
 """Ranges that follow speed far too eagerly, so that memberships change for its sake all the time and among all faults.
 
-Every report counts at once, and the least gain is worth a generation. The judge finds what this must not do: states
-that are lost because who holds them is left out, ESTs that nobody runs, workers that serve nobody for no reason.
+Every report counts at once, the least gain is worth a generation, and probes say whatever they like. The judge finds
+what this must not do: states that are lost because who holds them is left out, ESTs that nobody runs, workers that
+serve nobody for no reason.
 """
 
 from __future__ import annotations
 
 import pytest
 import tally
-from easyscale.coordinator import arrangement, membership, throughput
+from easyscale.coordinator import arrangement, membership, probes, throughput
 
+from sim import actors
 from sim.scenario import simulate
+from sim.training import mix
 
 SEEDS = 80
 CHUNK = 20
@@ -25,6 +28,9 @@ EAGER = {
 }  # fmt: skip
 
 
+TOLD = [None, 0.0, float("nan"), 1e-300, 0.01, 0.1, 1.0, 1.0, 1e5]
+
+
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK), ids=lambda first: f"seeds_{first}")
 def test_following_speed_all_the_time_never_shows_in_the_bits_and_every_job_ends(
     first: int, monkeypatch: pytest.MonkeyPatch
@@ -32,6 +38,16 @@ def test_following_speed_all_the_time_never_shows_in_the_bits_and_every_job_ends
     for module, constants in EAGER.items():
         for name, value in constants.items():
             monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(actors, "est_seconds", lambda worker: TOLD[mix(worker) % len(TOLD)])
+    probed = []
+    factors = probes.factors
+
+    def noted(*arguments: object) -> dict[str, float]:
+        found = factors(*arguments)  # type: ignore[arg-type]
+        probed.append(bool(found))
+        return found
+
+    monkeypatch.setattr(probes, "factors", noted)
     followed = []
     follow = membership.Membership._follow
 
@@ -47,3 +63,4 @@ def test_following_speed_all_the_time_never_shows_in_the_bits_and_every_job_ends
         if outcome.violation:
             pytest.fail(outcome.explain(), pytrace=False)
     assert sum(followed) > CHUNK / 4, "it does happen"
+    assert sum(probed) > CHUNK, "so does this"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from desk import READY, Desk, sent
 from easyscale.coordinator import keys, records
 from easyscale.coordinator.kv import Compare, Delete, Put, absent
 from easyscale.pipeline import messages
 from easyscale.pipeline.actions import Start, Write
-from easyscale.pipeline.agent import BEAT_SECONDS, KEEP_SECONDS
+from easyscale.pipeline.agent import BEAT_SECONDS, KEEP_SECONDS, KEPT_NOTES
 from pictures import CODE, SPEC, worker_record
 
 
@@ -62,6 +63,25 @@ def test_a_runner_in_preparation_is_stopped_when_the_assignment_goes(desk: Desk)
 
 
 # ---- the probe
+
+
+def test_what_an_est_takes_is_told_of_the_last_jobs_that_were_prepared(desk: Desk) -> None:
+    desk.prepared()
+    assert desk.view().workers["me"].value.probes == {}, "it is not known"
+    desk.tell(msgspec.structs.replace(READY, est_seconds=0.25))
+    desk.act()
+    assert desk.view().workers["me"].value.probes == {SPEC: 0.25}
+    desk.tell(READY)
+    desk.tell(msgspec.structs.replace(READY, est_seconds=0.5))
+    desk.act()
+    assert desk.view().workers["me"].value.probes == {SPEC: 0.5}
+    runner = desk.agent.runner
+    assert runner is not None
+    specs = [f"{number:064d}" for number in range(KEPT_NOTES)]
+    for spec in [*specs, specs[0]]:
+        runner.spec = spec
+        desk.tell(msgspec.structs.replace(READY, est_seconds=0.125))
+    assert [*desk.agent.me.probes] == [*specs[1:], specs[0]], "the newest, the oldest first"
 
 
 def test_the_first_one_records_the_probe(desk: Desk) -> None:

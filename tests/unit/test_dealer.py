@@ -145,6 +145,18 @@ def test_a_job_of_which_nothing_is_known_is_taken_for_quick_so_that_it_is_measur
     assert assigned(story, "new") == set(), "it would take ten times as long"
 
 
+def test_probes_tell_a_policy_which_kinds_are_faster_for_a_job_and_not_how_long_it_takes() -> None:
+    policy = Watched()
+    story = told(policy, ests=4, numerics="exact")
+    learned(story, "job", SPEC, old=0.01)
+    story.job("new", spec=OTHER, ests=4, numerics="exact")
+    for worker, kind, seconds in (("a", "old", 8.0), ("b", "newer", 2.0)):
+        story.worker(worker, "idle", None, kind=kind, probes={SPEC: seconds, OTHER: seconds / 2})
+    story.decide()
+    seen = {job.name: {kind: pace.est for kind, pace in job.shape.rates.paces} for job in policy.asked[-1][1]}
+    assert seen == {"job": {"old": 0.01, "newer": 0.0025}, "new": {"old": 0.04, "newer": 0.01}}
+
+
 @pytest.mark.parametrize(("numerics", "kinds"), [("native", 1), ("exact", 2)])
 def test_devices_of_several_kinds_serve_one_job_only_if_its_bits_are_the_same_on_all(numerics: str, kinds: int) -> None:
     story = told(ests=4, numerics=numerics)

@@ -52,6 +52,20 @@ def test_ranges_by_speed_say_what_they_win() -> None:
     assert found.stragglers == {"b": 2.5}
 
 
+def test_ranges_by_probes_say_so_until_steps_are_measured() -> None:
+    it = board(("a", 0, 3), ("b", 3, 4))
+    for worker, seconds in (("a", 0.1), ("b", 0.4)):
+        it.put(keys.worker(worker), worker_record(worker, state="running", job="job", probes={SPEC: seconds}))
+    assert why(it) == [
+        "rate: cpu: 10 ESTs/s, by a probe",
+        "rate: b is 4.0x as slow as its kind",
+        "ranges: a 0..2, b 3..3: by speed, as probes say; a step should take 400 ms, with even ones 800 ms",
+    ]
+    assert {row.ests_per_second for row in rows(it.view())} == {0.0}, "that is what was measured"
+    it.put(keys.rates("job"), records.Rates(spec=SPEC, kinds={"cpu": records.Rate(0.2)}, factors={"b": 3.0}))
+    assert why(it)[-2] == "ranges: a 0..2, b 3..3: by speed; a step should take 600 ms, with even ones 1.2 s"
+
+
 def test_who_has_room_for_fewer_ests_than_the_job_has_is_told() -> None:
     kinds = {"cpu": records.Rate(0.1, 0.01, memory=100 << 20, est_bytes=50 << 20)}
     it = board(("a", 0, 1), ("b", 1, 4), kinds=kinds)
@@ -98,7 +112,11 @@ def test_a_slowed_device_takes_as_many_times_as_long_for_the_same(monkeypatch: p
             now[0] += 0.5 * len(ests)
             return ests, watch
 
+        def pass_seconds(self) -> float:
+            return 0.5
+
     assert slowed(Engine(), 3.0).compute(range(4), 2) == (range(4), 2)  # type: ignore[arg-type]
     assert now[0] == 6.0
+    assert slowed(Engine(), 3.0).pass_seconds() == 1.5  # type: ignore[arg-type]
     plain: Any = Engine()
     assert slowed(plain, 1.0) is plain

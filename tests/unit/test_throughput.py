@@ -14,14 +14,10 @@ from easyscale.coordinator.planner import Planner
 from easyscale.coordinator.throughput import estimate
 from hypothesis import given
 from hypothesis import strategies as st
-from paces import Course
+from paces import Course, generations
 from pictures import SPEC, worker_record
 
 SECONDS = st.floats(1e-3, 1e3)
-
-
-def generations(lines: list[str]) -> list[str]:
-    return [line.partition(" job: ")[2] for line in lines if "generation" in line]
 
 
 def pair(fast: float = 1.0, slow: float = 1.0, **fields: Any) -> Course:

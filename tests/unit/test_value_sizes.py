@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from desk import Desk
+from desk import READY, Desk
 from easyscale.coordinator import records
 from easyscale.coordinator.kv import MAX_VALUE
 from easyscale.coordinator.records import cut
@@ -86,11 +86,12 @@ def test_a_worker_that_has_refused_and_suffered_much_still_fits_into_its_record(
     it = agent.Agent(me)
     for number in range(100):
         it.runner = agent.RunnerState("job", f"{number:064d}", 1.0)
+        it.on_message(msgspec.structs.replace(READY, est_seconds=1 / 3), 0.0)
         it.runner.failed = messages.Failed(cause="refused", step=0, message=WORST * 10**6)
         it.on_exit("exited")
     it.runner = agent.RunnerState("job", DIGEST, 1.0, trouble=WORST * 10**6)
     record = it._describe()
-    assert len(record.refusals) == agent.KEPT_REFUSALS
+    assert len(record.refusals) == len(record.probes) == agent.KEPT_NOTES
     assert len(records.encode(record)) < MAX_VALUE
 
 

@@ -1,8 +1,8 @@
 """The job of the `model.py` beside this file, watched: every piece of work leaves a line with the time.
 
 Each process writes two files into the folder `$WATCHED`, in lines of one length, so that neither `kill -9` loses any
-nor anybody has to read them to count: `<pid>.computed`, a line per gradient of an EST, and `<pid>.finished`, a line per
-finished step, with a fingerprint of the parameters. The bits are those of `model.py`.
+nor anybody has to read them to count: `<pid>.computed`, a line per gradient of an EST that is not for the probe, and
+`<pid>.finished`, a line per finished step, with a fingerprint of the parameters. The bits are those of `model.py`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
+import traceback
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,11 @@ def line(fingerprint: int = 0) -> bytes:
     return f"{time.time():18.6f} {fingerprint:08x}\n".encode()
 
 
+def probing() -> bool:
+    """Whether this runner is not ready yet: then what it computes is for no step."""
+    return any(frame.f_code.co_name == "_prepare" for frame, _ in traceback.walk_stack(None))
+
+
 def build() -> es.Training:
     """The model's own, and lines."""
     training: es.Training = model.job.build()
@@ -42,7 +48,8 @@ def build() -> es.Training:
     first = next(training.model.parameters())
 
     def step(module: nn.Module, batch: Any) -> Tensor:
-        os.write(computed, line())
+        if not probing():
+            os.write(computed, line())
         loss: Tensor = training.step(module, batch)
         return loss
 
