@@ -11,15 +11,37 @@ from typing import TYPE_CHECKING, Any
 from .errors import EasyScaleError, RemoteError, UserError
 
 if TYPE_CHECKING:
+    from .pipeline.inputs import Committed
     from .pipeline.job import Job
+    from .pipeline.pipelines import Pipeline, Stage
     from .pipeline.submit import Handle, Result
     from .pipeline.training import Training
 
 __version__ = "0.1.0"
 
-__all__ = ["EasyScaleError", "Handle", "Job", "RemoteError", "Result", "Training", "UserError", "__version__"]
+__all__ = [
+    "Committed",
+    "EasyScaleError",
+    "Handle",
+    "Job",
+    "Pipeline",
+    "RemoteError",
+    "Result",
+    "Stage",
+    "Training",
+    "UserError",
+    "__version__",
+]
 
-_LAZY = {"Job": "job", "Handle": "submit", "Result": "submit", "Training": "training"}
+_LAZY = {
+    "Committed": "inputs",
+    "Handle": "submit",
+    "Job": "job",
+    "Pipeline": "pipelines",
+    "Result": "submit",
+    "Stage": "pipelines",
+    "Training": "training",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,5 +1,5 @@
 """Names of keys in the key-value store. Everything under `PREFIX` and `PAST` is ours; nothing of the user's text is in
-a key except the job's name, which `pipeline.spec.NAME_PATTERN` keeps harmless."""
+a key except names of jobs and pipelines, which `pipeline.spec.NAME_PATTERN` keeps harmless."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ PREFIX = "/easyscale/v1/"
 WORKERS = PREFIX + "workers/"
 ASSIGNED = PREFIX + "assigned/"
 JOBS = PREFIX + "jobs/"
+PIPELINES = PREFIX + "pipelines/"
 LEADER = PREFIX + "leader"
 
 PAST = "/easyscale/past/v1/"
@@ -26,6 +27,16 @@ def assigned(worker_id: str) -> str:
 def job(name: str) -> str:
     """The prefix of all keys of a job."""
     return f"{JOBS}{name}/"
+
+
+def pipeline(name: str) -> str:
+    """`records.PipelineRecord`."""
+    return PIPELINES + name
+
+
+def stages(name: str) -> str:
+    """The prefix of all keys of a pipeline's stages, which are jobs. Other jobs may have it, too."""
+    return f"{JOBS}{name}."
 
 
 def spec(name: str) -> str:

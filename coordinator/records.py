@@ -5,7 +5,7 @@ Unknown fields are ignored when reading, so that an older worker can live beside
 
 from __future__ import annotations
 
-from typing import Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
@@ -144,12 +144,39 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
     raised: int = 0
 
 
+Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")]
+"""As `pipeline.spec.NAME_PATTERN`; checked when read where it becomes part of a key."""
+
+JobKind = Literal["training", "function"]
+
+
+class StageRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A stage of a pipeline. Its job is `PIPELINE.STAGE`. `inputs`: the earlier stages whose results it gets."""
+
+    name: Name
+    kind: JobKind = "training"
+    inputs: tuple[Name, ...] = ()
+
+
+class PipelineRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What people are shown of a pipeline, also of stages that are no jobs yet. Nothing is decided by it.
+
+    Args:
+        stages: each comes after its inputs.
+    """
+
+    name: Name
+    stages: tuple[StageRecord, ...]
+    submitted: float = 0.0
+
+
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What scheduling needs to know of a job; the whole specification is a blob.
 
     Args:
         spec: blob digest of the `JobSpec`. code: blob digest of the code bundle.
         steps: the step at which the job is done.
+        pipeline: of which it is a stage; empty: of none.
         forked: `JOB@STEP` of the commit that it began with; empty: it began with its first step.
         rewound: how often its head went back. A runner that was started before holds a state that does not count.
     """
@@ -166,6 +193,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str = ""
     numerics: str = "native"
     retries: Retry = Retry()
+    pipeline: str = ""
     submitted: float = 0.0
     forked: str = ""
     rewound: int = 0

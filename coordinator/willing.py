@@ -27,8 +27,8 @@ def willing(record: records.WorkerRecord, job: JobView) -> bool:
 
 def unwilling(record: records.WorkerRecord, job: JobView) -> str:
     """Why a worker would not run this job, or may not: "" if it would."""
-    if record.only not in (None, job.name):
-        return f"it serves job {record.only!r} only (--only)"
+    if record.only not in (None, job.name, job.record.pipeline or job.name):
+        return f"it serves {record.only!r} only (--only)"
     if job.record.spec in record.refusals:
         return record.refusals[job.record.spec] or "it refused this job"
     return quarantine.reason(record, job)

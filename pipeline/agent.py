@@ -39,6 +39,9 @@ KEEP_SECONDS = 5.0
 """How long a state that is not committed is kept by a worker that has lost its assignment: it may get it back. Also by
 a runner of an older specification, for as long it tries to commit it."""
 
+DROP_SECONDS = 5.0
+"""How long a runner may go on with a step of a job that is over before it is ended: a function may take hours."""
+
 MAX_MESSAGE, MAX_TRACEBACK = 4_000, 16_000
 """Bytes of an exception that go into a key; values stay under `kv.MAX_VALUE`."""
 
@@ -256,7 +259,7 @@ class Agent:
         )
         yield from report_damage(runner, job)
         if runner.phase == "running":
-            yield from self._while_running(runner, assigned, job, changed)
+            yield from self._while_running(runner, assigned, job, changed, now)
         elif rewound and runner.phase in ("preparing", "ready"):
             yield from self._release(job)
             yield from runner.stop(now)
@@ -284,7 +287,7 @@ class Agent:
         return slot is not None and self._claimed.get(job.name, 0) < job.generation and not job.over
 
     def _while_running(
-        self, runner: RunnerState, assigned: str | None, job: JobView, changed: bool
+        self, runner: RunnerState, assigned: str | None, job: JobView, changed: bool, now: float
     ) -> Iterator[Action]:
         run = runner.run
         assert run is not None
@@ -300,6 +303,14 @@ class Agent:
             if told != runner.told:
                 runner.told = told
                 yield Send(messages.Yield(generation=job.generation, lost=tuple(sorted(gone)), drop=drop))
+        rewound = job.spec is not None and job.spec.value.rewound != runner.rewound
+        if job.over or job.desired == "cancelled" or job.spec is None or rewound:  # what it holds is worth nothing
+            if runner.dropped_at is None:
+                runner.dropped_at = now
+            elif now - runner.dropped_at >= DROP_SECONDS:
+                yield from self._release(job)
+                yield from runner.stop(now)
+                return
         if (self.going_since is not None or assigned != runner.job) and not runner.leaving:
             runner.leaving = True
             yield Send(messages.Leave())
@@ -365,6 +376,7 @@ class Agent:
         runner.run = run
         runner.phase, runner.told, runner.started = "running", None, job.generation
         runner.pausing = runner.leaving = False
+        runner.dropped_at = None
         runner.broken = None
         yield Send(runner.run)
 

@@ -69,14 +69,14 @@ def gc(
             )
         open_existing(kv, folder)
         _, records_at, objects_at = open_both(kv, store, folder)
-        known = known_jobs(records_at)
+        known = known_jobs(records_at, objects_at)
         require_jobs(records_at, known, jobs or [])
         require_same_store(objects_at, known)
         require_age(records_at, age)
         with progress() as show:
             found = collect(
-                objects_at, lambda: known_jobs(records_at), policy, only=jobs or None, min_age=age, delete=delete,
-                despite=despite_damage, show=lambda done, what: show(done, 0, what),
+                objects_at, lambda: known_jobs(records_at, objects_at), policy, only=jobs or None, min_age=age,
+                delete=delete, despite=despite_damage, show=lambda done, what: show(done, 0, what),
             )  # fmt: skip
     if output is Output.json:
         plain: dict[str, Any] = msgspec.to_builtins(found)
@@ -194,8 +194,9 @@ def export(
         (view,) = here.jobs
         point = points.find(here.store, view, step)
         state = commits.read_commit(here.store, point.digest)[1]
-        places = exporting.plain_names(state)
-        if not plain_names and what is not What.optimizer:
+        returned = "result" in state
+        places = {} if returned else exporting.plain_names(state)
+        if not returned and not plain_names and what is not What.optimizer:
             begin = replay_messages.Begin(
                 job=job, spec=point.manifest.spec, code=point.manifest.code, store=here.store.address,
                 folder=str(here.folder), device="cpu", loaders=False,
@@ -206,7 +207,7 @@ def export(
             places = named.places
             for name in named.others:
                 warn(f"state_dict() has {name!r}, which is neither a parameter nor a buffer: it is left out")
-        tree = exporting.chosen(state, what.value, places)
+        tree = exporting.returned(state, what.value) if returned else exporting.chosen(state, what.value, places)
         about = {"format": "pt", "easyscale.job": job, "easyscale.step": str(point.manifest.step),
                  "easyscale.state_digest": point.manifest.state_digest}  # fmt: skip
         size = exporting.write(tree, form.value, to, about)
@@ -214,7 +215,9 @@ def export(
     if output is Output.json:
         print_json({**found, "what": what.value, "format": form.value, "file": str(to), "bytes": size})
         return
-    typer.echo(f"{to}: {what.value} of job {job!r} at step {point.manifest.step}, {size:,} bytes")
+    typer.echo(
+        f"{to}: {'result' if returned else what.value} of job {job!r} at step {point.manifest.step}, {size:,} bytes"
+    )
     loads = "safetensors.torch.load_file" if form is FileFormat.safetensors else "torch.load"
     typer.echo(f"next: {loads}({str(to)!r}{'' if form is FileFormat.safetensors else ', weights_only=True'})")
 

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from ..coordinator import keys, views
 from ..errors import UserError
+from . import stages
 from .addresses import open_both, open_existing
 from .cli_options import Folder, Format, JobName, Kv, Output, Store, print_json
 from .speeds import lines, read_workers, rows
@@ -21,6 +22,7 @@ from .summary import Summary, no_such_job, read_job, read_jobs, summarize
 if TYPE_CHECKING:
     from ..coordinator.kv import KeyValueStore
     from ..coordinator.views import JobView
+    from .submit import Wish
 
 FOLLOW_SECONDS = 0.5
 
@@ -32,13 +34,14 @@ def add(app: typer.Typer) -> None:
 
 
 def jobs(kv: Kv = None, folder: Folder = None, output: Format = Output.text) -> None:
-    """List all jobs, by precedence."""
+    """List all jobs, by precedence; stages of pipelines are jobs, and those that wait for others come last."""
     _, records_at = open_existing(kv, folder)
     found = [summarize(view) for view in read_jobs(records_at)]
+    later = [stage for one in stages.read_all(records_at) for stage in one.summaries() if not stage.submitted]
     if output is Output.json:
         print_json([job.as_dict() for job in found])
         return
-    if not found:
+    if not found and not later:
         typer.echo("no jobs; next: easyscale run SCRIPT | submit SCRIPT")
         return
     table = Table("job", "state", "step", "workers", "samples/s", "commit", "why", box=None, pad_edge=False)
@@ -52,6 +55,8 @@ def jobs(kv: Kv = None, folder: Folder = None, output: Format = Output.text) -> 
             str(job.committed),
             job.reason.splitlines()[0] if job.reason else "",
         )
+    for stage in later:
+        table.add_row(stage.job, stage.state, "", "", "", "", stage.reason)
     Console(width=None if sys.stdout.isatty() else 200).print(table)
     typer.echo("next: easyscale show JOB | watch JOB | logs JOB")
 
@@ -86,8 +91,14 @@ def workers(kv: Kv = None, folder: Folder = None, output: Format = Output.text) 
 
 
 def show(job: JobName, kv: Kv = None, folder: Folder = None, output: Format = Output.text) -> None:
-    """Everything about one job."""
+    """Everything about one job; of a pipeline, its stages."""
     _, records_at = open_existing(kv, folder)
+    picture = stages.read(records_at, job)
+    if picture is not None:
+        from . import cli_pipelines
+
+        cli_pipelines.show(picture, output)
+        return
     view = _job(records_at, job)
     found = summarize(view)
     if output is Output.json:
@@ -155,17 +166,17 @@ def logs(
 
 
 def pause(job: JobName, kv: Kv = None, folder: Folder = None, output: Format = Output.text) -> None:
-    """Stop a job after its current step, with a commit; its workers are free for others."""
+    """Stop a job, or a pipeline's stages, after the current step, with a commit; workers are free for others."""
     _steer(job, "paused", kv, folder, output)
 
 
 def resume(job: JobName, kv: Kv = None, folder: Folder = None, output: Format = Output.text) -> None:
-    """Go on with a paused job."""
+    """Go on with a paused job, or pipeline."""
     _steer(job, "running", kv, folder, output)
 
 
 def cancel(job: JobName, kv: Kv = None, folder: Folder = None, output: Format = Output.text) -> None:
-    """End a job at once; its commits stay, `retry` goes on from the newest."""
+    """End a job, or a pipeline's stages, at once; commits stay, `retry` goes on from the newest."""
     _steer(job, "cancelled", kv, folder, output)
 
 
@@ -174,9 +185,15 @@ def retry(job: JobName, kv: Kv = None, folder: Folder = None, output: Format = O
     _steer(job, "running", kv, folder, output, forgive=True)
 
 
-def _steer(job: str, what: str, kv: str | None, folder: str | None, output: Output, *, forgive: bool = False) -> None:
+def _steer(job: str, what: Wish, kv: str | None, folder: str | None, output: Output, *, forgive: bool = False) -> None:
     _, records_at = open_existing(kv, folder)
-    before = desire(records_at, job, what, forgive=forgive)  # type: ignore[arg-type]
+    picture = stages.read(records_at, job)
+    if picture is not None:
+        from . import cli_pipelines
+
+        cli_pipelines.steer(records_at, picture, what, output, forgive=forgive)
+        return
+    before = desire(records_at, job, what, forgive=forgive)
     if output is Output.json:
         print_json({"job": job, "desired": what, "state": before.state, "step": before.step, "steps": before.steps})
         return
@@ -197,6 +214,7 @@ def _lines(job: Summary) -> list[tuple[str, str]]:
         ("state", f"{job.state}: {job.reason}" if job.reason else job.state),
         *([("wanted", job.desired)] if job.desired != "running" and job.desired != job.state else []),
         ("step", f"{job.step} of {job.steps}, committed {job.committed}"),
+        *([("pipeline", job.pipeline)] if job.pipeline else []),
         *([("forked from", job.forked)] if job.forked else []),
         ("ESTs", str(job.ests)),
         ("generation", str(job.generation)),

@@ -27,10 +27,15 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-Script = Annotated[Path, typer.Argument(metavar="SCRIPT", help="Python file that defines an easyscale.Job.")]
-Chosen = Annotated[str | None, typer.Option("--job", help="Which job, if the script has several.")]
+Script = Annotated[
+    Path, typer.Argument(metavar="SCRIPT", help="Python file that defines an easyscale.Job or Pipeline.")
+]
+Chosen = Annotated[str | None, typer.Option("--job", help="Which job or pipeline, if the script has several.")]
 Name = Annotated[str | None, typer.Option("--name", help="Run it under this name.")]
-Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Another value for a setting.")]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Another value for a setting (of a pipeline: STAGE.KEY)."),
+]
 Numerics = Annotated[str | None, typer.Option("--numerics", help="native, or exact: the same bits on every device.")]
 Accept = Annotated[bool, typer.Option("--accept-changes", help="Go on although code, data or settings have changed.")]
 
@@ -84,12 +89,28 @@ def submit(
     folder: Folder = None,
     output: Format = Output.text,
 ) -> None:
-    """Submit a script's job and return at once; workers elsewhere run it."""
-    from .inspect import inspect_script
+    """Submit a script's job and return at once; workers elsewhere run it.
 
-    with stopped_in_order():
-        spec, bundle = inspect_script(script, job, overrides(name, numerics, sets))
+    Of a pipeline one stage after another is submitted, as soon as those are done that it builds on.
+    """
+    from .forkserver import ForkServer
+    from .inspect import Outline, inspect_any
+
+    settings = overrides(name, numerics, sets)
+    with stopped_in_order(), ForkServer() as fork_server:
+        what = inspect_any(script, job, settings, fork_server=fork_server)
         _, records_at, objects_at = open_both(kv, store, folder)
+        if isinstance(what, Outline):
+            from . import cli_pipelines
+
+            stores = records_at, objects_at
+            teller = cli_pipelines.Teller(SAID, quiet=output is Output.json)
+            driver = cli_pipelines.begin(
+                what, script, settings, stores, fork_server, teller.submitted, accept_changes=accept_changes
+            )
+            cli_pipelines.submit(driver, teller, output)
+            return
+        spec, bundle = what
         how = place(records_at, objects_at, spec, bundle, accept_changes=accept_changes)
         lacking = out_of_reach(records_at, spec.name)
     if lacking:
@@ -122,13 +143,13 @@ def run(
     folder: Folder = None,
     output: Format = Output.text,
 ) -> None:
-    """Run a script's job on this machine to its end. Running it again resumes.
+    """Run a script's job, or pipeline, on this machine to its end. Running it again resumes.
 
     Ctrl-C once: finish the step, commit, stop. Twice: stop at once.
     """
     from .devices import check_device
     from .forkserver import ForkServer
-    from .inspect import inspect_script
+    from .inspect import Outline, inspect_any
 
     devices = [check_device(f"cuda:{i}" if device == "cuda" else device) for i in range(workers)]
     settings = overrides(name, numerics, sets)
@@ -136,11 +157,28 @@ def run(
         require_own(address)
     with stopped_in_order() as interrupts, ForkServer() as fork_server:
         laps = Laps()
-        spec, bundle = inspect_script(script, job, settings, fork_server=fork_server)
+        what = inspect_any(script, job, settings, fork_server=fork_server)
         laps.end("inspect")
-        log.debug("run.inspected", job=spec.name)
         found, records_at, objects_at = open_both(kv, store, folder)
         laps.end("open")
+        if isinstance(what, Outline):
+            from . import cli_pipelines
+
+            pipeline, stores = what.record, (records_at, objects_at)
+            teller = cli_pipelines.Teller(SAID, quiet=output is Output.json)
+            driver = cli_pipelines.begin(
+                what, script, settings, stores, fork_server, teller.submitted, accept_changes=accept_changes
+            )
+            if output is Output.text:
+                typer.echo(f"pipeline {pipeline.name!r}: {len(pipeline.stages)} stages, {workers} worker(s)")
+
+            def cluster() -> LocalCluster:
+                return LocalCluster(found, devices, pipeline.name, fork_server, lane=lane.value, address=address)
+
+            cli_pipelines.run(driver, cluster, interrupts, teller, STOPPING, output)
+            return
+        spec, bundle = what
+        log.debug("run.inspected", job=spec.name)
         how = place(records_at, objects_at, spec, bundle, accept_changes=accept_changes)
         laps.end("place")
         log.debug("run.submitted", job=spec.name, how=how, **laps.seconds)
@@ -179,7 +217,7 @@ def _follow(handle: Handle, cluster: LocalCluster, interrupts: Interrupts) -> Su
     refused = time.monotonic()
     with contextlib.suppress(KeyboardInterrupt), interrupts.gracefully(STOPPING), cluster, ProgressView() as view:
         for last in handle.watch(every=0.5):
-            view.show(_starting(last))
+            view.show(starting(last))
             if last.waits_for != "willing":
                 refused = time.monotonic()
             if interrupts.stopping or time.monotonic() - refused > REFUSED_SECONDS:
@@ -188,8 +226,11 @@ def _follow(handle: Handle, cluster: LocalCluster, interrupts: Interrupts) -> Su
     return handle.status() if interrupts.stopping else last
 
 
-def _starting(job: Summary) -> Summary:
-    """Before the first generation nothing is missing: what it waits for is being started here."""
+def starting(job: Summary) -> Summary:
+    """The job as `run` shows it.
+
+    Before the first generation nothing is missing: what it waits for is being started here.
+    """
     if job.state == "waiting" and job.waits_for in ("", "workers"):
         return msgspec.structs.replace(job, reason="starting workers")
     return job

@@ -44,7 +44,7 @@ def worker(
     hang: Annotated[float, typer.Option(min=0.1, help="No step is called hanging before this many seconds.")] = 120.0,
     lane: Lane = LaneName.auto,
     address: Address = None,
-    only: Annotated[str | None, typer.Option(metavar="JOB", help="Serve only this job.")] = None,
+    only: Annotated[str | None, typer.Option(metavar="JOB", help="Serve only this job, or this pipeline.")] = None,
     only_when_idle: Annotated[
         bool, typer.Option("--only-when-idle", help="Keep away while other processes use the device.")
     ] = False,

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ..coordinator import keys, views
-from ..errors import EasyScaleError, UserError
-from ..storage.blobs import blob_key
+from ..errors import CorruptError, DeviceError, EasyScaleError, NotFoundError, UserError
+from ..storage.blobs import blob_key, get_blob
 from ..storage.collection import SAFE_AGE
+from ..storage.manifests import read_manifest
 from ..storage.references import Known
+from .spec import JobSpec
 
 if TYPE_CHECKING:
     from ..coordinator.kv import KeyValueStore
+    from ..coordinator.views import JobView
     from ..storage.objects import ObjectStore
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)")
 
 
-def known_jobs(kv: KeyValueStore) -> list[Known]:
+def known_jobs(kv: KeyValueStore, store: ObjectStore) -> list[Known]:
     """What garbage collection must know of all jobs.
+
+    Args:
+        kv: where their records are. store: where their specifications are, which say what stages start from.
 
     Raises:
         EasyScaleError: a record cannot be read, so that it is not known what its job needs.
@@ -37,8 +44,27 @@ def known_jobs(kv: KeyValueStore) -> list[Known]:
         heads = [job.head.value.manifest] if job.head is not None else []
         heads += [job.base[1]] if job.damaged and job.base[1] is not None else []
         blobs = (job.spec.value.spec, job.spec.value.code) if job.spec is not None else ()
-        found.append(Known(job.name, tuple(heads), blobs, job.generation, job.over))
+        inputs = _inputs(store, job) if job.spec is not None else ()
+        found.append(Known(job.name, tuple(heads), blobs, job.generation, job.over, inputs))
     return found
+
+
+def _inputs(store: ObjectStore, job: JobView) -> tuple[tuple[str, int], ...]:
+    """The commits that a stage of a pipeline, or a fork of one, starts from: now, and when it came to its head.
+
+    Without its specification it could neither be run nor verified: then it needs none.
+    """
+    if not (job.record.pipeline or job.record.forked):
+        return ()
+    specs = {job.record.spec}
+    found: set[tuple[str, int]] = set()
+    if job.head is not None:
+        with suppress(NotFoundError, CorruptError):
+            specs.add(read_manifest(store, job.head.value.manifest).spec)
+    for digest in specs:
+        with suppress(NotFoundError, CorruptError, DeviceError):
+            found |= {(one.job, one.step) for one in JobSpec.decode(get_blob(store, digest)).inputs.values()}
+    return tuple(sorted(found))
 
 
 def require_jobs(kv: KeyValueStore, known: list[Known], names: list[str]) -> None:

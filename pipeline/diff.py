@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 SHOWN = 20
 
-_NAMED = frozenset({"name", "code", "data"})
+_NAMED = frozenset({"name", "pipeline", "code", "data"})
 """Fields of a specification that are told in another way."""
 
 
@@ -150,6 +150,8 @@ def _described(store: ObjectStore, one: Side, other: Side) -> Comparison:
     """Settings, code and data side by side."""
     a, b = (JobSpec.decode(_blob(store, side.job, side.spec)) for side in (one, other))
     fields = {name: (getattr(a, name), getattr(b, name)) for name in JobSpec.__struct_fields__ if name not in _NAMED}
+    inputs = [{name: str(value) for name, value in side.items()} for side in fields.pop("inputs")]
+    fields |= {f"input {name}": (inputs[0].get(name), inputs[1].get(name)) for name in {**inputs[0], **inputs[1]}}
     settings = {name: (msgspec.to_builtins(x), msgspec.to_builtins(y)) for name, (x, y) in fields.items() if x != y}
     code: list[str] = []
     if one.code != other.code:
@@ -269,13 +271,15 @@ def _with_operator(
             return msgspec.structs.replace(found, why=why or "the initial states differ: build() makes something else")
         parted = found.common + at - 1
         traces = [
-            replayer.record(messages.Record(start=span.start, steps=(parted,))).traces[0]
+            trace
             for replayer, (_, span) in zip(replayers, (one, other), strict=True)
+            for trace in replayer.record(messages.Record(start=span.start, steps=(parted,))).traces
         ]
     finally:
         for replayer in replayers:
             replayer.close()
-    return msgspec.structs.replace(found, parted=parted, operator=between(*traces), why=why)
+    operator = between(*traces) if len(traces) == len(replayers) else None  # a call of a function has no traces
+    return msgspec.structs.replace(found, parted=parted, operator=operator, why=why)
 
 
 def _follow(replayer: Replayer, span: Span, common: int, until: int) -> messages.Followed:

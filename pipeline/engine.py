@@ -19,6 +19,7 @@ import torch
 
 from ..errors import SpecError
 from ..storage import sums
+from ..storage.digest import tensor_digest, tree_digest
 from . import footprint
 from .checks import check_training
 from .contexts import Contexts, copy_all, copy_tree, require_like
@@ -72,16 +73,21 @@ class StepReport:
     skipped: bool
 
 
-def build(build_fn: Callable[[], Any], spec: JobSpec) -> Training:
+def build(build_fn: Callable[..., Any], spec: JobSpec, arguments: Callable[[], dict[str, Any]] = dict) -> Training:
     """Run the user's `build()` with every RNG seeded, so that all processes initialise alike.
+
+    Args:
+        build_fn: the user's. spec: the job.
+        arguments: makes what it is called with, anew for each call: see `inputs.load`.
 
     Raises:
         SpecError: it returns something else than a `Training`.
     """
     while True:
+        given = arguments()
         seed_build(spec.seed)
         with exactly(spec, "build()", loaded=True, repeats=True) as run:
-            training = build_fn()
+            training = build_fn(**given)
         if not run.came:
             break
     if not isinstance(training, Training):
@@ -365,6 +371,18 @@ class Engine:
     def run_local(self) -> StepReport:
         """One whole step on this replica alone."""
         return self.apply([self.compute(range(self._spec.ests))])
+
+    def probe(self) -> tuple[list[str], float]:
+        """Digests of the state and of EST 0's gradient and loss: what another device must reproduce to take part.
+
+        And the seconds that this EST took.
+        """
+        parts = [tree_digest(self.state())]
+        began = time.monotonic()
+        contribution = self.compute(range(1))
+        took = time.monotonic() - began
+        parts += [tensor_digest(tensor) for flat in contribution.nodes.values() for tensor in flat]
+        return parts + [value.hex() for value in contribution.losses.values()], took
 
     def state(self) -> dict[str, Any]:
         """`S(t)` as nested dicts of tensors and plain values, for `storage.trees`.

@@ -61,6 +61,18 @@ def chosen(state: Mapping[str, Any], what: What, places: Mapping[str, str]) -> d
     return _model(state, places)
 
 
+def returned(state: Mapping[str, Any], what: What) -> dict[Any, Any]:
+    """What a function returned, as it can be written: what is no dict is `result` in one.
+
+    Raises:
+        UserError: something of a training is wanted.
+    """
+    if what not in ("model", "all"):
+        raise UserError(f"this job is a call of a function: it has no {what}", "leave out --what")
+    result = state["result"]
+    return dict(result) if isinstance(result, dict) else {"result": result}
+
+
 def write(tree: dict[Any, Any], form: Format, file: Path, metadata: Mapping[str, str]) -> int:
     """Write a file, whole or not at all. Returns its size in bytes.
 

@@ -24,7 +24,7 @@ from .hyperparameters import with_changes
 from .job import SETTINGS, parse_settings
 from .points import Point, find, refresh, require_there
 from .spec import FROZEN, NAME_PATTERN, JobSpec, check
-from .submit import ATTEMPTS, keep_submitted, record_of
+from .submit import ATTEMPTS, keep_submitted, record_of, refuse_pipeline
 from .summary import read_job
 
 if TYPE_CHECKING:
@@ -67,6 +67,11 @@ def fork(
     point = find(store, job, step)
     step = point.manifest.step
     spec = _spec(store, job, name, settings)
+    if spec.kind == "function":
+        raise UserError(
+            f"job {job.name!r} is one call of a function: there is nothing to go on with from its result",
+            "run its pipeline under another name (easyscale run SCRIPT --name ...)",
+        )
     if step >= spec.total_steps:
         raise UserError(
             f"job {job.name!r} is done after {spec.total_steps} steps, and its commit of step {step} is its end",
@@ -200,7 +205,7 @@ def _spec(store: ObjectStore, job: JobView, name: str, settings: Mapping[str, st
     values = parse_settings(settings)
     dropped = {"steps": "epochs", "epochs": "steps"}
     values |= {dropped[key]: None for key in settings if key in dropped and dropped[key] not in settings}
-    return check(msgspec.structs.replace(old, name=name, **values))
+    return check(msgspec.structs.replace(old, name=name, pipeline="", **values))
 
 
 def _refuse_name(kv: KeyValueStore, name: str) -> None:
@@ -209,6 +214,7 @@ def _refuse_name(kv: KeyValueStore, name: str) -> None:
             f"job name {name!r} cannot be used",
             "use 1 to 100 letters, digits, dots, underscores or hyphens (ASCII), beginning with a letter or digit",
         )
+    refuse_pipeline(kv, name)
     if read_job(kv, name) is not None:
         raise _taken(name)
 

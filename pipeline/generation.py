@@ -7,7 +7,7 @@ under a simulator's virtual clock. Dropping it at any yield leaves the replica a
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import structlog
 
@@ -75,6 +75,7 @@ class Generation:
         restore: see `Replicas`. evaluate_every: steps between evaluations; 0: only at the end.
         holding: what is known of the state held.
         footprint: what the replica takes of its device's memory; None: not known.
+        computes: what a step is: see `messages.Computing`.
     """
 
     session: Session
@@ -88,6 +89,7 @@ class Generation:
     evaluate_every: int = 0
     holding: Holding = field(default_factory=Holding)
     footprint: Callable[[], Footprint | None] = lambda: None
+    computes: Literal["step", "function"] = "step"
     _rounds: int = field(default=0, init=False)
     _memory: Footprint | None = field(default=None, init=False)
     _memory_at: float = field(default=float("-inf"), init=False)
@@ -122,7 +124,7 @@ class Generation:
             if session.broken:
                 raise OverError
             began, sent, step = self.clock(), self.lane.sent, replica.step
-            self.say(messages.Computing())
+            self.say(messages.Computing(what=self.computes))
             contribution = replica.compute(range(member.first, member.last), replicas.watched())
             computed = self.clock()  # its losses are numbers, so a GPU is done with all that was started before them
             yield Wait(compute=True)  # what has been said meanwhile goes with this step: who must leave need not do two

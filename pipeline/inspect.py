@@ -18,25 +18,39 @@ import traceback
 from contextlib import closing, nullcontext
 from pathlib import Path
 from tempfile import TemporaryFile, gettempdir
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import structlog
 
 from .. import errors, logs
-from ..errors import DeviceError, ScriptError, SpecError, UserError
+from ..coordinator.records import PipelineRecord  # noqa: TC001 - msgspec reads it at run time
+from ..errors import (
+    ChangedError,
+    CorruptError,
+    DeviceError,
+    EasyScaleError,
+    NotFoundError,
+    RemoteError,
+    ScriptError,
+    SpecError,
+    UnavailableError,
+    UserError,
+)
 from ..storage.files import NO_ROOM
+from ..storage.objects import open_store
 from .bundle import Bundle
 from .forkserver import ForkServer
 from .forkserver_messages import EXTRA_FD
-from .job import parse_settings
-from .script import MODULE_NAME, entry_of, explained, jobs_in, load, pick, python_command
-from .spec import JobSpec  # noqa: TC001  # msgspec reads it at run time
+from .job import Job, parse_settings
+from .script import MODULE_NAME, entry_of, explained, load, pick, python_command, runnable_in
+from .spec import Input, JobSpec  # noqa: TC001 - msgspec reads them at run time
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from .job import Job
+    from ..storage.objects import ObjectStore
+    from .pipelines import Pipeline
     from .training import Training
 
 log = structlog.get_logger()
@@ -50,7 +64,7 @@ TIMEOUT = 600.0
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """A `UserError` on its way between processes. `type` is the name of its class."""
+    """An error of ours on its way between processes. `type` is the name of its class."""
 
     type: str
     what: str
@@ -58,11 +72,38 @@ class Failure(msgspec.Struct, frozen=True):
     detail: str
 
 
+class Outline(msgspec.Struct, frozen=True, kw_only=True):
+    """A script's pipeline.
+
+    Args:
+        chosen: its name in the script. record: as it shall be written down, under the name that was asked for.
+        code: digest of the sources, by which it is noticed if they change from one stage to the next.
+    """
+
+    chosen: str
+    record: PipelineRecord
+    code: str
+
+
 class Result(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the inspecting process prints: one of the two."""
+    """What the inspecting process prints: one of the three."""
 
     spec: JobSpec | None = None
+    pipeline: Outline | None = None
     error: Failure | None = None
+
+
+class StageOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """Which stage of a pipeline to describe.
+
+    Args:
+        inputs: by the names of its parameters. store: where they are. code: see `Outline`.
+    """
+
+    stage: str
+    inputs: dict[str, Input]
+    store: str
+    code: str
 
 
 def describe(job: Job, script: Path) -> tuple[JobSpec, Bundle]:
@@ -79,36 +120,97 @@ def describe(job: Job, script: Path) -> tuple[JobSpec, Bundle]:
         ScriptError: its code cannot be bundled, or raises.
         UserError: an environment variable of exact numerics asks for what is not there.
     """
+    return _described(
+        _Subject(job.name, job.build, job.settings, job.files, job.spec, lambda: _nothing_to_give(job)), script
+    )
+
+
+def _nothing_to_give(job: Job) -> dict[str, Any]:
+    from .pipelines import required_by
+
+    if lacking := required_by(job.build):
+        raise SpecError(
+            f"job {job.name!r}: build() has the parameter {lacking[0]!r}, and nothing to give for it",
+            "only a stage of an easyscale.Pipeline gets results of others: list it there, and run the pipeline",
+        )
+    return {}
+
+
+def describe_stage(
+    pipeline: Pipeline, name: str, inputs: Mapping[str, Input], script: Path, store: ObjectStore
+) -> tuple[JobSpec, Bundle]:
+    """The same of a stage of a pipeline, once its inputs are committed. A plain function is not called.
+
+    Args:
+        pipeline: defined by the script. name: of the stage.
+        inputs: the commits that it starts from. store: where they are.
+
+    Raises: as `describe`, and as `inputs.load` does.
+    """
+    from . import inputs as reading
+    from .pipelines import function_of
+
+    def finish(**found: Any) -> JobSpec:
+        return pipeline.spec(name, inputs, **found)
+
+    stage = pipeline.stage(name)
+    full = f"{pipeline.name}.{name}"
+    partial = msgspec.structs.replace(stage.settings, name=full, inputs=dict(inputs))
+    arguments = lambda: reading.load(store, partial)  # noqa: E731
+    return _described(_Subject(full, function_of(stage), partial, stage.files, finish, arguments), script)
+
+
+class _Subject(NamedTuple):
+    """What is described: its function, settings and files; and what makes the specification of what was found."""
+
+    name: str
+    function: Callable[..., Any]
+    settings: JobSpec
+    files: tuple[str, ...]
+    spec: Callable[..., JobSpec]
+    arguments: Callable[[], dict[str, Any]]
+
+
+def _described(it: _Subject, script: Path) -> tuple[JobSpec, Bundle]:
     from . import determinism
-    from .data import check_dataset, fingerprint
-    from .engine import Engine, build
 
     script = script.resolve()
-    bundle = Bundle.collect(script, job.files)
-    entry = entry_of(job.build, script, bundle)
+    bundle = Bundle.collect(script, it.files)
+    entry = entry_of(it.function, script, bundle)
     try:
-        determinism.configure(job.settings.threads, job.settings.numerics)
+        determinism.configure(it.settings.threads, it.settings.numerics)
     except DeviceError as error:  # no worker's device: the user's own environment
         raise UserError(str(error), "set it right, or leave it away: neither ever reaches the bits") from None
+    found = {"script": entry, "code": bundle.digest, **determinism.versions()}
     try:
-        training = build(job.build, job.settings)
-        data = fingerprint(training.dataset, job.settings.seed)
-        samples = check_dataset(training.dataset)
-        if (again := check_dataset(training.dataset)) != samples:
-            raise SpecError(
-                f"the length of the dataset ({type(training.dataset).__name__}) changes: first {samples}, then {again}",
-                "the order of samples depends on it: it must stay the same",
-            )
-        versions = determinism.versions()
-        spec = job.spec(script=entry, code=bundle.digest, data=data, samples=samples, **versions)
-        Engine(training, spec).close()
-        _try_first_batch(training, spec)
+        spec = it.spec(**found) if it.settings.kind == "function" else _built(it, found)
     except UserError:
         raise
     except (Exception, SystemExit) as error:
-        raise explained(error, script, f"cannot build job {job.name!r}") from error
+        if isinstance(error, EasyScaleError) and not isinstance(error, RemoteError):
+            raise  # an input that cannot be read, say: not the script's fault
+        raise explained(error, script, f"cannot build job {it.name!r}") from error
     _warn_of_modules_elsewhere(script.parent)
     return spec, bundle
+
+
+def _built(it: _Subject, found: Mapping[str, str]) -> JobSpec:
+    """The specification of a training, which is built and tried."""
+    from .data import check_dataset, fingerprint
+    from .engine import Engine, build
+
+    training = build(it.function, it.settings, it.arguments)
+    data = fingerprint(training.dataset, it.settings.seed)
+    samples = check_dataset(training.dataset)
+    if (again := check_dataset(training.dataset)) != samples:
+        raise SpecError(
+            f"the length of the dataset ({type(training.dataset).__name__}) changes: first {samples}, then {again}",
+            "the order of samples depends on it: it must stay the same",
+        )
+    spec = it.spec(**found, data=data, samples=samples)
+    Engine(training, spec).close()
+    _try_first_batch(training, spec)
+    return spec
 
 
 def _try_first_batch(training: Training, spec: JobSpec) -> None:
@@ -151,12 +253,35 @@ def inspect_script(
     timeout: float = TIMEOUT,
     fork_server: ForkServer | None = None,
 ) -> tuple[JobSpec, Bundle]:
-    """`describe` a script's job in a process of its own. What the script prints goes to standard error.
+    """`inspect_any` of a script that has a job, and no pipeline.
+
+    Raises:
+        UserError: as there.
+    """
+    found = inspect_any(path, job, overrides, timeout=timeout, fork_server=fork_server)
+    if isinstance(found, Outline):
+        raise ScriptError(f"{path} defines a pipeline ({found.chosen})", "run it: easyscale run SCRIPT")
+    return found
+
+
+def inspect_any(
+    path: Path,
+    job: str | None = None,
+    overrides: Mapping[str, str] | None = None,
+    *,
+    stage: StageOrder | None = None,
+    timeout: float = TIMEOUT,
+    fork_server: ForkServer | None = None,
+) -> tuple[JobSpec, Bundle] | Outline:
+    """What a script defines: of a job, `describe` in a process of its own; of a pipeline, its outline.
+
+    What the script prints goes to standard error.
 
     Args:
         path: path of the script.
-        job: the job's name, where the script has several.
-        overrides: settings that replace the job's own, as text: see `job.parse_settings`.
+        job: the job's or pipeline's name, where the script has several.
+        overrides: settings that replace those of the script, as text: see `job.parse_settings`, `Pipeline.replace`.
+        stage: `describe_stage` of this stage of the pipeline.
         timeout: seconds until the process counts as hung.
         fork_server: where the process comes from; None: one for this purpose.
 
@@ -166,6 +291,7 @@ def inspect_script(
     arguments = [f"--bundle=/proc/self/fd/{EXTRA_FD}"]
     arguments += [f"--job={job}"] if job is not None else []
     arguments += [f"--set={key}={text}" for key, text in (overrides or {}).items()]
+    arguments += [f"--stage={msgspec.json.encode(stage).decode()}"] if stage is not None else []
     arguments += ["--", str(path)]
     # Files, not pipes: a process that the script left behind would keep a pipe open. Without names they never stay.
     with TemporaryFile() as answer, TemporaryFile() as archive:
@@ -174,8 +300,10 @@ def inspect_script(
                 parent, __spec__.name, arguments, (answer.fileno(), STDERR, archive.fileno()), timeout, path
             )
         answer.seek(0)
-        spec = _read(answer.read(), code, path)
-        return spec, Bundle(archive.read(), spec.script.rpartition("::")[0])
+        found = _read(answer.read(), code, path)
+        if isinstance(found, Outline):
+            return found
+        return found, Bundle(archive.read(), found.script.rpartition("::")[0])
 
 
 def run_in_child(
@@ -192,7 +320,7 @@ def run_in_child(
             ) from None
 
 
-def _read(answer: bytes, code: int, path: Path) -> JobSpec:
+def _read(answer: bytes, code: int, path: Path) -> JobSpec | Outline:
     check_end(code, path)
     try:
         result = msgspec.json.decode(answer, type=Result)
@@ -200,8 +328,9 @@ def _read(answer: bytes, code: int, path: Path) -> JobSpec:
         raise no_answer(code, path) from None
     if result.error:
         raise raised_from(result.error)
-    assert result.spec is not None
-    return result.spec
+    found = result.spec or result.pipeline
+    assert found is not None
+    return found
 
 
 def check_end(code: int, path: Path) -> None:
@@ -233,24 +362,42 @@ def failure_of(error: UserError) -> Failure:
     return Failure(type(error).__name__, *map(errors.plain, texts))
 
 
-def raised_from(failure: Failure) -> UserError:
+def raised_from(failure: Failure) -> EasyScaleError:
     """The error that was sent."""
     if failure.type == ScriptError.__name__:
         return ScriptError(failure.what, failure.hint, failure.detail)
     kind = getattr(errors, failure.type, UserError)
-    error: UserError = kind(failure.what, failure.hint)
+    error: EasyScaleError = kind(failure.what, failure.hint) if issubclass(kind, UserError) else kind(failure.what)
     return error
 
 
-def _answer(script: Path, name: str | None, overrides: Sequence[str], archive: Path | None) -> Result:
+def _answer(
+    script: Path, name: str | None, overrides: Sequence[str], stage: StageOrder | None, archive: Path | None
+) -> Result:
     try:
-        job = pick(jobs_in(load(script)), name)
-        spec, bundle = describe(job.replace(**parse_settings(pairs_of(overrides))), script)
+        chosen = pick(runnable_in(load(script)), name)
+        texts = pairs_of(overrides)
+        if isinstance(chosen, Job):
+            spec, bundle = describe(chosen.replace(**parse_settings(texts)), script)
+        else:
+            pipeline = chosen.replace(texts)
+            code = Bundle.collect(script, ()).digest
+            if stage is None:
+                return Result(pipeline=Outline(chosen=chosen.name, record=pipeline.record, code=code))
+            if stage.code != code:
+                raise ChangedError(
+                    f"the sources in {script.parent} have changed since this command began, before stage "
+                    f"{stage.stage!r} was submitted",
+                    "run the same command again; --accept-changes keeps what earlier stages came to",
+                )
+            spec, bundle = describe_stage(pipeline, stage.stage, stage.inputs, script, open_store(stage.store))
         if archive:
             _keep(bundle, archive)
         return Result(spec=spec)
     except UserError as error:
         return Result(error=failure_of(error))
+    except (DeviceError, CorruptError, NotFoundError, UnavailableError) as error:  # of inputs of a stage
+        return Result(error=Failure(type(error).__name__, str(error), "", ""))
 
 
 def _keep(bundle: Bundle, archive: Path) -> None:
@@ -283,17 +430,19 @@ def main() -> None:
     parser.add_argument("script", type=Path)
     parser.add_argument("--job", metavar="NAME", help="which job, where the script has several")
     parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="replace a setting")
+    parser.add_argument("--stage", metavar="JSON", help="describe this stage of the script's pipeline")
     parser.add_argument("--bundle", metavar="FILE", type=Path, help="also write the code bundle there")
     options = parser.parse_args()
     faulthandler.enable()
     logs.configure()
     # Before anything of the user's runs: it may change the folder.
     script, archive = options.script.absolute(), options.bundle and options.bundle.absolute()
+    stage = msgspec.json.decode(options.stage, type=StageOrder) if options.stage else None
     code = 1
     try:
         with os.fdopen(os.dup(1), "wb") as out:
             os.dup2(2, 1)  # what the script prints must not mix with the answer
-            result = _answer(script, options.job, options.set, archive)
+            result = _answer(script, options.job, options.set, stage, archive)
             out.write(msgspec.json.encode(result) + b"\n")
         code = UserError.exit_code if result.error else 0
         sys.stdout.flush()

@@ -19,7 +19,7 @@ from ..errors import ScriptError, SpecError, UserError, shown
 from .spec import JobSpec, check
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from typing import Required, Unpack
 
     from .spec import Retries
@@ -32,7 +32,12 @@ UNKNOWN_SAMPLES = 2**62
 MAX_GLOBS = 100
 """How many globs `files` may have: each of them is a walk through the folder."""
 
-_FOUND_LATER = {"script": "", "code": "", "data": "", "samples": UNKNOWN_SAMPLES, "python": "", "torch": ""}
+_FOUND_LATER: dict[str, Any] = {
+    **dict.fromkeys(("script", "code", "data", "python", "torch", "pipeline"), ""),
+    "samples": UNKNOWN_SAMPLES,
+    "kind": "training",  # a function, and inputs, are for stages of a pipeline: see `pipelines.py`
+    "inputs": {},
+}
 _KINDS = {field.name: field.type for field in msgspec.structs.fields(JobSpec) if field.name not in _FOUND_LATER}
 
 SETTINGS = frozenset(_KINDS)
@@ -86,7 +91,8 @@ class Job:
 
     Args:
         name: unique in a cluster: 1 to 100 letters, digits, dots, underscores or hyphens.
-        build: makes the `Training`; a function at the top level of the script or of a module in its folder.
+        build: makes the `Training`; a function at the top level of the script or of a module in its folder. Only in a
+            `Pipeline` it may have parameters: the names of earlier stages, whose results it gets.
         files: globs, relative to the script's folder, of files other than `*.py` that the code reads
             (`["configs/*.toml"]`). They travel with the code; data does not belong here.
         settings: see `Settings`; `ests`, `batch_size` and one of `steps` and `epochs` must be given.
@@ -95,22 +101,22 @@ class Job:
         SpecError: a setting is unknown, of the wrong type or out of range; workers cannot find `build`.
     """
 
-    build: Callable[[], Training]
+    build: Callable[..., Training]
     settings: JobSpec
     files: tuple[str, ...]
 
     def __init__(
         self,
         name: str,
-        build: Callable[[], Training],
+        build: Callable[..., Training],
         *,
         files: Sequence[str] = (),
         **settings: Unpack[Settings],
     ) -> None:
-        self._set(build, _checked({"name": name, **settings}), _checked_files(name, files))
+        self._set(build, _checked({"name": name, **settings}), checked_files(f"job {shown(name)}", files))
 
-    def _set(self, build: Callable[[], Training], settings: JobSpec, files: tuple[str, ...]) -> None:
-        _check_build(settings.name, build)
+    def _set(self, build: Callable[..., Training], settings: JobSpec, files: tuple[str, ...]) -> None:
+        check_function(f"job {settings.name!r}: build", build)
         object.__setattr__(self, "build", build)
         object.__setattr__(self, "settings", settings)
         object.__setattr__(self, "files", files)
@@ -184,7 +190,7 @@ def parse_settings(texts: Mapping[str, str]) -> dict[str, Any]:
 def _parse(key: str, text: str) -> Any:
     kind = _KINDS.get(key)
     if kind is None:
-        raise _unknown("--set", key)
+        raise unknown("--set", key, _KINDS)
     value: Any = None if text.lower() == "none" else text
     try:
         if text.startswith("{"):
@@ -200,12 +206,24 @@ def _checked(settings: Mapping[str, Any]) -> JobSpec:
     where = f"job {shown(settings['name'])}"
     for key in settings:
         if key not in _KINDS:
-            raise _unknown(where, key)
+            raise unknown(where, key, _KINDS)
     for key in ("ests", "batch_size"):
         if key not in settings:
             raise SpecError(f"{where} does not give {key}", f"add {key}=... to Job(...)")
+    return converted(where, settings)
+
+
+def converted(where: str, settings: Mapping[str, Any], **fixed: Any) -> JobSpec:
+    """Settings by name as a specification that lacks what is found later. `where` is for errors.
+
+    Args:
+        settings: the user's. fixed: what he does not choose.
+
+    Raises:
+        SpecError: one is of the wrong type or out of range.
+    """
     try:
-        spec = msgspec.convert({**_FOUND_LATER, **settings}, JobSpec)
+        spec = msgspec.convert({**_FOUND_LATER, **settings, **fixed}, JobSpec)
     except msgspec.ValidationError as error:
         raise _wrong_type(where, settings, str(error)) from None
     return check(spec)
@@ -220,10 +238,11 @@ def _wrong_type(where: str, settings: Mapping[str, Any], message: str) -> SpecEr
     return SpecError(f"{where}: {key} is {shown(settings[key])}", wanted)
 
 
-def _unknown(where: str, key: str) -> SpecError:
-    close = difflib.get_close_matches(key, _KINDS, 1)
+def unknown(where: str, key: str, known: Collection[str]) -> SpecError:
+    """The error for a setting that there is not; `known` are those that there are."""
+    close = difflib.get_close_matches(key, known, 1)
     meant = f"did you mean {close[0]}? " if close else ""
-    return SpecError(f"{where}: there is no setting {shown(key)}", f"{meant}The settings are {', '.join(_KINDS)}")
+    return SpecError(f"{where}: there is no setting {shown(key)}", f"{meant}The settings are {', '.join(known)}")
 
 
 def _wanted(kind: Any) -> str:
@@ -237,20 +256,29 @@ def _wanted(kind: Any) -> str:
     return "None" if kind is NoneType else str(kind.__name__)
 
 
-def _checked_files(name: str, files: Sequence[str]) -> tuple[str, ...]:
+def checked_files(where: str, files: Sequence[str]) -> tuple[str, ...]:
+    """The globs of files that travel with the code.
+
+    Raises:
+        SpecError: they are none.
+    """
     if not isinstance(files, (list, tuple)) or not all(isinstance(pattern, str) for pattern in files):
-        raise SpecError(f"job {name!r}: files is {shown(files)}", 'it must be a list of globs: ["configs/*.toml"]')
+        raise SpecError(f"{where}: files is {shown(files)}", 'it must be a list of globs: ["configs/*.toml"]')
     if len(files) > MAX_GLOBS:
-        raise SpecError(f"job {name!r}: files has {len(files)} globs", f"{MAX_GLOBS} are allowed; ** takes whole trees")
+        raise SpecError(f"{where}: files has {len(files)} globs", f"{MAX_GLOBS} are allowed; ** takes whole trees")
     return tuple(files)
 
 
-def _check_build(name: str, build: Any) -> None:
-    """A worker finds the function again by its module and name, so it must have both."""
-    function = getattr(build, "__qualname__", None)
-    if callable(build) and isinstance(function, str) and function.isidentifier():
+def check_function(where: str, function: Any) -> None:
+    """A worker finds the function again by its module and name, so it must have both.
+
+    Raises:
+        SpecError: `where` begins its message.
+    """
+    name = getattr(function, "__qualname__", None)
+    if callable(function) and isinstance(name, str) and name.isidentifier():
         return
     raise SpecError(
-        f"job {name!r}: build is {function or shown(build)}, which workers cannot find by name",
+        f"{where} is {name or shown(function)}, which workers cannot find by name",
         "give a function with a `def` at the top level of a module, not a lambda, inner function or method",
     )

@@ -26,7 +26,7 @@ class LocalCluster:
     Args:
         settings: addresses and folder.
         devices: one worker per entry.
-        job: the only job that they serve.
+        job: the only job that they serve, or the pipeline whose stages are.
         fork_server: where they come from.
         lane, address: of the workers: see the command.
         grace: seconds that a worker gets to leave.

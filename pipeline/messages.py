@@ -134,9 +134,12 @@ class Ready(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Computing(Message, frozen=True, kw_only=True, tag=True):
-    """Computation of a step (or an evaluation) begins: the hang deadline starts. `replay`: of all ESTs, once more."""
+    """Computation of a step (or an evaluation) begins: the hang deadline starts. `replay`: of all ESTs, once more.
 
-    what: Literal["step", "evaluation", "load", "replay"] = "step"
+    `function`: a call of a plain function, which takes as long as it takes: there is no deadline.
+    """
+
+    what: Literal["step", "evaluation", "load", "replay", "function"] = "step"
 
 
 class Waiting(Message, frozen=True, kw_only=True, tag=True):

@@ -6,7 +6,7 @@ A worker that lacks something says so as a `DeviceError`: another one may have i
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import DeviceError, EasyScaleError, NotFoundError, ScriptError, SpecError, UnavailableError, UserError
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from ..storage.objects import ObjectStore
     from .spec import JobSpec
-    from .training import Training
 
 
 def fetch(store: ObjectStore, folder: Path, *, job: str, spec: str, code: str) -> tuple[JobSpec, Path]:
@@ -85,8 +84,8 @@ def configure(spec: JobSpec, device: str) -> None:
         raise DeviceError(f"this worker cannot run a job with exact numerics: {error}") from error
 
 
-def load_build(folder: Path, entry: str) -> Callable[[], Training]:
-    """The user's build function.
+def load_build(folder: Path, entry: str) -> Callable[..., Any]:
+    """The user's function: of a training the build function.
 
     Args:
         folder: with the unpacked code. entry: see `script.entry_of`.

@@ -12,6 +12,8 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from rich.progress import TaskID
+
     from .summary import Summary
 
 log = structlog.get_logger()
@@ -21,7 +23,7 @@ LINE_SECONDS = 5.0
 
 
 class ProgressView:
-    """Shows one job.
+    """Shows jobs: a bar for each that was shown, and is not over.
 
     Args:
         console: where to; default: standard error, so that standard output stays for results.
@@ -39,9 +41,9 @@ class ProgressView:
             transient=False,
             disable=not self._console.is_terminal,
         )
-        self._task = self._bar.add_task("", total=None, text="")
-        self._said = ("", "")
-        self._line_at = 0.0
+        self._tasks: dict[str, TaskID] = {}
+        self._said: dict[str, tuple[str, str]] = {}
+        self._line_at: dict[str, float] = {}
 
     def __enter__(self) -> ProgressView:
         self._bar.start()
@@ -50,16 +52,21 @@ class ProgressView:
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
         self._bar.stop()
 
+    def forget(self, job: str) -> None:
+        """Take a job's bar away."""
+        if job in self._tasks:
+            self._bar.remove_task(self._tasks.pop(job))
+
     def show(self, job: Summary) -> None:
         """Show the job as it is now."""
-        self._bar.update(
-            self._task, description=job.job, completed=job.step, total=job.steps, text=describe(job), refresh=True
-        )
+        if job.job not in self._tasks:
+            self._tasks[job.job] = self._bar.add_task(job.job, total=None, text="")
+        self._bar.update(self._tasks[job.job], completed=job.step, total=job.steps, text=describe(job), refresh=True)
         if self._console.is_terminal:
             return
         said = job.state, job.reason
-        if said != self._said or time.monotonic() - self._line_at >= LINE_SECONDS:
-            self._said, self._line_at = said, time.monotonic()
+        if said != self._said.get(job.job) or time.monotonic() - self._line_at[job.job] >= LINE_SECONDS:
+            self._said[job.job], self._line_at[job.job] = said, time.monotonic()
             log.info("job.progress", job=job.job, state=job.state, what=describe(job), step=job.step, steps=job.steps)
 
 

@@ -29,8 +29,8 @@ class StepReport(Protocol):
     """What a replica says about a step; `engine.StepReport` has more."""
 
     @property
-    def loss(self) -> float:
-        """Mean over all ESTs."""
+    def loss(self) -> float | None:
+        """Mean over all ESTs; None: there is none."""
         ...
 
     @property

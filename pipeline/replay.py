@@ -12,18 +12,18 @@ import signal
 import socket
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import structlog
 
 from .. import logs
-from ..errors import CorruptError, EasyScaleError, NotFoundError, shown
+from ..errors import CorruptError, EasyScaleError, NotFoundError, UserError, shown
 from ..storage import commits, trees
 from ..storage.differences import differences
 from ..storage.digest import tree_digest
 from ..storage.objects import open_store
-from . import commit_checks, determinism, preparation
+from . import commit_checks, determinism, inputs, preparation, replica
 from . import replay_messages as messages
 from .data import fingerprint
 from .endings import describe
@@ -33,8 +33,12 @@ from .trace import Recorder, Trace, unstable, watched
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from torch import nn
+
     from ..storage.objects import ObjectStore
+    from .function import FunctionEngine
     from .messages import Base
+    from .spec import JobSpec
 
 log = structlog.get_logger()
 
@@ -60,16 +64,24 @@ class Replica:
             self._store, Path(order.folder), job=order.job, spec=order.spec, code=order.code
         )
         preparation.configure(spec, order.device)
-        training = build(preparation.load_build(self.folder, spec.script), spec)
-        self._same_data = fingerprint(training.dataset, spec.seed) == spec.data
         self._recorder: Recorder | None = None
-        self._model = training.model
-        training = dataclasses.replace(training, step=watched(training.step, lambda: self._recorder))
+        self._model: nn.Module | None = None
+        self._same_data = True
         spec = spec if order.loaders else msgspec.structs.replace(spec, loaders=0)
-        self.engine = Engine(training, spec, order.device)
+        self.engine = self._made(preparation.load_build(self.folder, spec.script), spec)
         self.classes = determinism.determinism_class(order.device, spec.threads, spec.numerics)
         self._initial = commits.Snapshot.take(0, self.engine.state())
         self._held = self.digest()
+
+    def _made(self, entry: Callable[..., Any], spec: JobSpec) -> Engine | FunctionEngine:
+        """As `replica.make`, and ready to be watched."""
+        if spec.kind == "function":
+            return replica.make(entry, spec, self._store, self._device, anew=True)
+        training = build(entry, spec, lambda: inputs.load(self._store, spec))
+        self._same_data = fingerprint(training.dataset, spec.seed) == spec.data
+        self._model = training.model
+        training = dataclasses.replace(training, step=watched(training.step, lambda: self._recorder))
+        return Engine(training, spec, self._device)
 
     def begun(self) -> messages.Begun:
         """See the message."""
@@ -77,9 +89,12 @@ class Replica:
 
     def named(self) -> messages.Named:
         """See the message."""
-        places = {id(tensor): f"buffers/{name}" for name, tensor in self._model.named_buffers()}
-        places |= {id(tensor): f"parameters/{name}" for name, tensor in self._model.named_parameters()}
-        entries = self._model.state_dict(keep_vars=True)
+        model = self._model
+        if model is None:
+            raise UserError(f"job {self._job!r} is a call of a function: it has no model")
+        places = {id(tensor): f"buffers/{name}" for name, tensor in model.named_buffers()}
+        places |= {id(tensor): f"parameters/{name}" for name, tensor in model.named_parameters()}
+        entries = model.state_dict(keep_vars=True)
         return messages.Named(
             places={name: places[id(tensor)] for name, tensor in entries.items() if id(tensor) in places},
             others=tuple(name for name, tensor in entries.items() if id(tensor) not in places),
@@ -151,6 +166,8 @@ class Replica:
 
     def record(self, order: messages.Record) -> messages.Recorded:
         """See the message."""
+        if self._model is None:
+            return messages.Recorded(traces=())
         self._hold(order.start)
         states = [self.digest()]
         traces = []
@@ -183,6 +200,7 @@ class Replica:
         )
 
     def _recorded_step(self) -> Recorder:
+        assert self._model is not None
         self._recorder = recorder = Recorder(self.folder, self._model)
         try:
             with recorder:
@@ -198,35 +216,35 @@ def serve(connection: socket.socket, folder: Path) -> None:
     def say(answer: messages.Answer) -> None:
         connection.sendall(messages.encode(answer))
 
-    replica: Replica | None = None
+    held: Replica | None = None
     try:
         with connection.makefile("rb") as lines:
             for line in lines:
                 order = messages.decode_order(line)
                 if isinstance(order, messages.Begin):
-                    replica = Replica(order, say)
-                    folder = replica.folder
-                    say(replica.begun())
+                    held = Replica(order, say)
+                    folder = held.folder
+                    say(held.begun())
                     continue
-                assert replica is not None
+                assert held is not None
                 if isinstance(order, messages.Recompute):
-                    say(replica.recompute(order))
+                    say(held.recompute(order))
                 elif isinstance(order, messages.Follow):
-                    say(replica.follow(order))
+                    say(held.follow(order))
                 elif isinstance(order, messages.Name):
-                    say(replica.named())
+                    say(held.named())
                 else:
-                    say(replica.record(order))
+                    say(held.record(order))
     except (BrokenPipeError, ConnectionResetError):
         return
     except BaseException as error:  # noqa: BLE001 - user code may raise anything, SystemExit included
-        step = replica.engine.step if replica else 0
+        step = held.engine.step if held else 0
         told = describe(error, step, folder)
         cause = "refused" if isinstance(error, EasyScaleError) and error.exit_code == 2 else told.cause
         say(messages.Failed(cause=cause, message=told.message or shown(error), traceback=told.traceback))
     finally:
-        if replica is not None:
-            replica.engine.close()
+        if held is not None:
+            held.engine.close()
 
 
 def main() -> None:

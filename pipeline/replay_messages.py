@@ -125,7 +125,7 @@ class Named(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Recorded(Message, frozen=True, kw_only=True, tag=True):
-    """The traces, in the order they were asked for."""
+    """The traces, in the order they were asked for; none of a function, which is one step whatever it calls."""
 
     traces: tuple[Trace, ...]
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
-from ..errors import CorruptError
+from ..errors import CorruptError, ProcessDiedError
 from . import messages
 from .channel import Channel
 from .endings import describe
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from ..storage.objects import ObjectStore
     from .engine import Engine
+    from .function import FunctionEngine
     from .protocols import Lane
     from .rendezvous import Rendezvous
 
@@ -77,8 +78,8 @@ class Runner:
         self._holding = Holding()
         self._ended = ""
         self._forked = False
-        self._engine: Engine | None = None
-        self._build: Callable[[], Engine]
+        self._engine: Engine | FunctionEngine | None = None
+        self._build: Callable[[], Engine | FunctionEngine]
         self._folder = Path(environment.folder)
 
     @property
@@ -114,7 +115,7 @@ class Runner:
 
     def _prepare(self, message: messages.Prepare) -> None:
         from ..storage.objects import open_store
-        from . import determinism, engine, heap, preparation, slowdown, switches, warm
+        from . import determinism, heap, preparation, replica, slowdown, switches, warm
         from .committer import About, Committer
 
         laps = Laps()
@@ -131,7 +132,7 @@ class Runner:
         entry = preparation.load_build(self._folder, spec.script)
         laps.end("script")
         slow = self._env.slowdown
-        self._build = lambda: slowdown.slowed(engine.Engine(engine.build(entry, spec), spec, self._env.device), slow)
+        self._build = lambda: slowdown.slowed(replica.make(entry, spec, store, self._env.device), slow)
         self._engine = self._build()
         # Exact jobs have other settings of their own, and look after them themselves.
         if spec.numerics == "native" and (moved := switches.put_back()):
@@ -175,19 +176,12 @@ class Runner:
         return store
 
     def _probe(self) -> tuple[str, float]:
-        """Hash of the initial state and of EST 0's first gradient: what another device must reproduce to take part.
+        """Hash of what another device must reproduce to take part; with exact numerics also of what operators give.
 
-        With exact numerics also of what their operators give. And the seconds that this EST took.
+        And the seconds that EST 0 took.
         """
-        from ..storage.digest import tensor_digest, tree_digest
-
         assert self._engine is not None
-        parts = [tree_digest(self._engine.state())]
-        began = time.monotonic()
-        contribution = self._engine.compute(range(1))
-        cold = time.monotonic() - began
-        parts += [tensor_digest(tensor) for sums in contribution.nodes.values() for tensor in sums]
-        parts += [value.hex() for value in contribution.losses.values()]
+        parts, cold = self._engine.probe()
         if self._spec.numerics == "exact":
             from .numerics.probe import probe
 
@@ -233,6 +227,7 @@ class Runner:
             session, engine, lane, self._committer, self._channel.say, time.monotonic,
             samples=spec.ests * spec.batch_size, restore=self._restore, evaluate_every=spec.evaluate_every,
             holding=self._holding, footprint=engine.footprint,
+            computes="function" if spec.kind == "function" else "step",
         )  # fmt: skip
         at, size = run.step, len(run.members)
         log.info("runner.generation", generation=run.generation, slot=run.slot, step=at, of=size, lane=lane.kind)
@@ -253,7 +248,17 @@ class Runner:
                 return idle  # the lane stays: the others must not take its end for a break
             self._let_in(session, wait.seconds)
             if self._committer.failure is not None:
-                raise self._committer.failure
+                raise self._failure(self._committer.failure)
+
+    def _failure(self, error: BaseException) -> BaseException:
+        """What a failed commit means: two results of one call do not, that the computation is not deterministic."""
+        from ..storage.commits import CommitConflictError
+
+        if self._spec.kind == "function" and isinstance(error, CommitConflictError):
+            return ProcessDiedError(
+                "another attempt has committed its result of this call first: the next takes that one"
+            )
+        return error
 
     def _new_lane(self, run: messages.Run) -> Lane:
         from .contribution import Contribution
@@ -359,7 +364,7 @@ class Runner:
                 committer.begin({}, publish=True, share=(0, 1))
             self._let_in(None, 0.01)
             if committer.failure is not None:
-                raise committer.failure
+                raise self._failure(committer.failure)
         self._channel.say(messages.Committed(step=step, published=committer.base.step >= step))
 
     def _let_in(self, session: Session | None, seconds: float) -> None:

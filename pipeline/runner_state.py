@@ -54,6 +54,7 @@ class RunnerState:
         stopped, stopped_at: why and when the last one ended.
         broken: how the exchange of the newest generation broke.
         told: the last `Yield` sent. pausing, leaving: it was told so. committing: it was asked for a commit.
+        dropped_at: since when nothing that it does is wanted any more.
         publish, damaged: what it said and the store does not show yet. trouble: why its commits fail just now.
         hung: seconds without progress after which it was ended. term_at: when the next signal is due.
     """
@@ -72,6 +73,7 @@ class RunnerState:
     stopped_at: float = 0.0
     broken: records.Broken | None = None
     told: Yielded | None = None
+    dropped_at: float | None = None
     pausing: bool = False
     leaving: bool = False
     committing: bool = False
@@ -94,7 +96,7 @@ class RunnerState:
 
     def hear(self, message: messages.FromRunner, now: float) -> None:
         """Take in what the runner says."""
-        if isinstance(message, messages.Computing):
+        if isinstance(message, messages.Computing) and message.what != "function":
             self.begins(message.what, now)
             self._step_began = now if message.what == "step" else None
             return

@@ -16,7 +16,7 @@ import traceback
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import RemoteError, ScriptError, UserError, headline, shown
 from .job import Job
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from .bundle import Bundle
-    from .training import Training
+    from .pipelines import Pipeline
 
 MODULE_NAME = "__easyscale_job__"
 """The script's name in `sys.modules`: not `__main__`, so what it guards against being imported does not run."""
@@ -127,8 +127,44 @@ def jobs_in(module: ModuleType) -> dict[str, Job]:
     return jobs
 
 
-def pick(jobs: Mapping[str, Job], name: str | None = None) -> Job:
-    """The job of that name, or the only one.
+def pipelines_in(module: ModuleType) -> dict[str, Pipeline]:
+    """The pipelines at the top level of a script, by name.
+
+    Raises:
+        ScriptError: two different pipelines have one name.
+    """
+    if "easyscale.pipeline.pipelines" not in sys.modules:
+        return {}  # nobody has made one
+    from .pipelines import Pipeline
+
+    found: dict[str, Pipeline] = {}
+    for value in list(vars(module).values()):
+        if isinstance(value, Pipeline) and found.setdefault(value.name, value) is not value:
+            raise ScriptError(f"{module.__file__} has two pipelines named {value.name!r}", "give each its own name")
+    return found
+
+
+def runnable_in(module: ModuleType) -> dict[str, Job | Pipeline]:
+    """What can be run of a script, by name: its pipelines, and the jobs that are no stages of them.
+
+    Raises:
+        ScriptError: two different ones have one name.
+    """
+    pipelines = pipelines_in(module)
+    staged = {id(stage) for pipeline in pipelines.values() for stage in pipeline.stages}
+    jobs = {name: job for name, job in jobs_in(module).items() if id(job) not in staged}
+    if both := sorted(jobs.keys() & pipelines.keys()):
+        raise ScriptError(
+            f"{module.__file__} has a job and a pipeline that are both named {both[0]!r}", "give each its own name"
+        )
+    return {**jobs, **pipelines}
+
+
+R = TypeVar("R", Job, "Job | Pipeline")
+
+
+def pick(jobs: Mapping[str, R], name: str | None = None) -> R:
+    """The job (or pipeline) of that name, or the only one.
 
     Raises:
         ScriptError: none, or several to choose from.
@@ -147,11 +183,11 @@ def pick(jobs: Mapping[str, Job], name: str | None = None) -> Job:
     return next(iter(jobs.values()))
 
 
-def entry_of(build: Callable[[], Training], script: Path, bundle: Bundle) -> str:
-    """How workers name a build function: `train.py::build`, or `train.py::models:build` for another module's.
+def entry_of(build: Callable[..., Any], script: Path, bundle: Bundle) -> str:
+    """How workers name a function: `train.py::build`, or `train.py::models:build` for another module's.
 
     Args:
-        build: the function.
+        build: the function: of a job its build function.
         script: path of the script.
         bundle: the script's bundle.
 
@@ -161,7 +197,7 @@ def entry_of(build: Callable[[], Training], script: Path, bundle: Bundle) -> str
     module = sys.modules.get(build.__module__)
     name, folder = build.__name__, script.parent
     file = Path(getattr(module, "__file__", None) or "/nowhere").resolve()
-    where = f"build function {name!r} of module {build.__module__!r}"
+    where = f"function {name!r} of module {build.__module__!r}"
     if not file.is_relative_to(folder) or file.relative_to(folder).as_posix() not in bundle.names:
         raise ScriptError(
             f"{where} ({file}) lies outside the code that travels to the workers: the sources in {folder}",
@@ -175,8 +211,8 @@ def entry_of(build: Callable[[], Training], script: Path, bundle: Bundle) -> str
     return f"{bundle.script}::{name}" if file == script else f"{bundle.script}::{build.__module__}:{name}"
 
 
-def load_entry(folder: Path, entry: str) -> Callable[[], Training]:
-    """The build function that `entry_of` named, from the unpacked bundle; runs the script.
+def load_entry(folder: Path, entry: str) -> Callable[..., Any]:
+    """The function that `entry_of` named, from the unpacked bundle; runs the script.
 
     Raises:
         ScriptError: as `load`, or the function is not there.
@@ -188,9 +224,9 @@ def load_entry(folder: Path, entry: str) -> Callable[[], Training]:
     try:
         if module_name:
             module = importlib.import_module(module_name)
-        build: Callable[[], Training] = getattr(module, name)
+        build: Callable[..., Any] = getattr(module, name)
     except (ImportError, AttributeError) as error:
-        raise explained(error, script, f"has no build function {function!r}") from error
+        raise explained(error, script, f"has no function {function!r}") from error
     return build
 
 

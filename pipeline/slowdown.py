@@ -4,12 +4,13 @@ long as they would have gone on, and what it says of one EST is as much longer. 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import UserError
 
 if TYPE_CHECKING:
     from .engine import Engine
+    from .function import FunctionEngine
 
 
 def check(factor: float) -> float:
@@ -23,7 +24,10 @@ def check(factor: float) -> float:
     return factor
 
 
-def slowed(engine: Engine, factor: float) -> Engine:
+E = TypeVar("E", bound="Engine | FunctionEngine")
+
+
+def slowed(engine: E, factor: float) -> E:
     """The same engine, each of whose ESTs takes `factor` times as long."""
     if factor == 1.0:
         return engine

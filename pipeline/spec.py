@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from .. import __version__
 from ..errors import DeviceError, SpecError, shown
+from ..storage.blobs import Digest  # noqa: TC001 - msgspec reads the types
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """Names become parts of keys, so they are kept to characters that every store treats alike."""
@@ -31,6 +32,7 @@ OPERATIONAL = frozenset(
         "evaluate_every",
         "check_every",
         "audit_every",
+        "pipeline",
     }
 )
 """Fields that never reach the bits: they may change from one run of the same job to the next.
@@ -38,7 +40,7 @@ OPERATIONAL = frozenset(
 But for `commit_every` under `nonfinite="rewind"`, which says where training goes back to.
 """
 
-FROZEN = frozenset({"name", "ests", "batch_size", "seed"})
+FROZEN = frozenset({"name", "kind", "ests", "batch_size", "seed"})
 """Fields that cannot change under one name, not even with --accept-changes: they define what a step is."""
 
 
@@ -85,11 +87,29 @@ class Retries(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     raised: int = 0
 
 
+class Input(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A commit of another job that this one starts from: by what it says, so it stays the same whoever wrote it.
+
+    Args:
+        job: its name. step: of the commit. state_digest: of its state.
+    """
+
+    job: Annotated[str, msgspec.Meta(pattern=rf"^{NAME_PATTERN.pattern}\Z")]
+    step: Annotated[int, msgspec.Meta(ge=0, le=STEPS)]
+    state_digest: Digest
+
+    def __str__(self) -> str:
+        return f"{self.job}@{self.step} ({self.state_digest[:12]})"
+
+
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything about a job except its code and data, which are here by digest.
 
     Args:
         name: unique in a cluster; `NAME_PATTERN`.
+        pipeline: of which it is a stage: its name is then `PIPELINE.STAGE`. Empty: of none.
+        kind: `training`; or `function`: one step that is one call of the function, see `function.py`.
+        inputs: by the name of a parameter of its function, the commits that it starts from.
         script: where the build function is in the code bundle: `train.py::build` (see `script.entry_of`).
         code: digest of the code bundle.
         data: fingerprint of the dataset.
@@ -130,6 +150,9 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """
 
     name: str
+    pipeline: str = ""
+    kind: Literal["training", "function"] = "training"
+    inputs: dict[str, Input] = {}
     script: str
     code: str
     data: str
@@ -236,6 +259,8 @@ def check(spec: JobSpec) -> JobSpec:
         raise SpecError(
             f"job {spec.name!r}: tenant {shown(spec.tenant)} cannot be used", "it must be like the name of a job"
         )
+    if spec.pipeline and not spec.name.startswith(f"{spec.pipeline}."):
+        raise SpecError(f"job {spec.name!r} is no stage of pipeline {shown(spec.pipeline)}", "name it PIPELINE.STAGE")
     for field, (least, most) in BOUNDS.items():
         value = getattr(spec, field)
         if value is not None and not least <= value <= most:  # a NaN is in no range

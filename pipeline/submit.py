@@ -7,7 +7,7 @@ that dies on any line leaves either no job or a whole one. The same submit again
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import structlog
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ..coordinator.views import JobView
     from ..storage.objects import ObjectStore
     from .job import Job
+    from .spec import Input
 
 log = structlog.get_logger()
 
@@ -42,16 +43,31 @@ ATTEMPTS = 8
 POLL_SECONDS = 0.25
 
 How = Literal["created", "found", "resumed", "restarted", "changed"]
+Wish = Literal["running", "paused", "cancelled"]
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What a finished job came to."""
+    """What a finished job came to. `store` is the address of the object store that has its commits."""
 
     job: str
     steps: int
     state_digest: str
     manifest: str
     metrics: dict[str, float]
+    store: str = ""
+
+    def value(self) -> Any:
+        """What a stage of a pipeline comes to for later stages: of a function what it returned, else a `Committed`.
+
+        Raises:
+            NotFoundError, CorruptError: it was collected, or is damaged.
+            UnavailableError: the object store does not answer.
+        """
+        from ..storage.commits import read_commit
+        from ..storage.objects import open_store
+        from .inputs import value_of
+
+        return value_of(*read_commit(open_store(self.store), self.manifest))
 
     def __str__(self) -> str:
         metrics = "".join(f", {name} {value:.6g}" for name, value in sorted(self.metrics.items()))
@@ -81,11 +97,12 @@ class Handle:
 
     Args:
         name: of the job. kv: where its records are. how: what submitting it did.
+        store: address of the object store that has its commits.
     """
 
-    def __init__(self, name: str, kv: KeyValueStore, how: How = "found") -> None:
+    def __init__(self, name: str, kv: KeyValueStore, how: How = "found", store: str = "") -> None:
         self.name, self.how = name, how
-        self._kv = kv
+        self._kv, self._store = kv, store
 
     def status(self) -> Summary:
         """The job as it is now.
@@ -159,15 +176,21 @@ class Handle:
             raise RemoteError(f"job {self.name!r} failed: {last.reason}\n{last.traceback}".rstrip())
         if last.state == "cancelled":
             raise EasyScaleError(f"job {self.name!r} was cancelled at step {last.step}")
-        assert last.state_digest is not None
-        assert last.manifest is not None
-        return Result(
-            job=last.job,
-            steps=last.committed,
-            state_digest=last.state_digest,
-            manifest=last.manifest,
-            metrics=last.metrics,
-        )
+        return result_of(last, self._store)
+
+
+def result_of(job: Summary, store: str) -> Result:
+    """What a job that is done came to. `store` is where its commits are."""
+    assert job.state_digest is not None
+    assert job.manifest is not None
+    return Result(
+        job=job.job,
+        steps=job.committed,
+        state_digest=job.state_digest,
+        manifest=job.manifest,
+        metrics=job.metrics,
+        store=store,
+    )
 
 
 def submit(job: Job, *, kv: str | None = None, store: str | None = None, accept_changes: bool = False) -> Handle:
@@ -180,7 +203,7 @@ def submit(job: Job, *, kv: str | None = None, store: str | None = None, accept_
     spec, bundle = describe(job, script_of(job.build))
     _, records_at, objects_at = open_both(kv, store)
     how = place(records_at, objects_at, spec, bundle, accept_changes=accept_changes)
-    return Handle(spec.name, records_at, how)
+    return Handle(spec.name, records_at, how, objects_at.address)
 
 
 def place(
@@ -196,7 +219,7 @@ def place(
     """
     by = signer()
     require_fit(store)
-    view = read_job(kv, spec.name)
+    view = _look_for(kv, spec)
     redefined = view is not None and _refuse_changes(store, view, spec, bundle, accept_changes)
     record = record_of(spec, put_blob(store, spec.encode()), put_blob(store, bundle.data))
     if by is not None:
@@ -207,9 +230,55 @@ def place(
         if how is not None:
             keep_submitted(store, record)
             return how
-        view = read_job(kv, spec.name)
+        view = _look_for(kv, spec)
         redefined = view is not None and _refuse_changes(store, view, spec, bundle, accept_changes)
     raise UnavailableError(f"job {spec.name!r} is being written by somebody else at {kv.address}; submit it again")
+
+
+def place_pipeline(kv: KeyValueStore, record: records.PipelineRecord) -> None:
+    """Write down what a pipeline consists of, so that people see stages that are no jobs yet.
+
+    Raises:
+        UserError: there is a job of this name.
+        UnavailableError: the key-value store does not answer.
+    """
+    entry = kv.get(keys.pipeline(record.name))
+    if entry is not None:
+        there = records.decode(entry.value, records.PipelineRecord, entry.key)
+        if there == msgspec.structs.replace(record, submitted=there.submitted):
+            return
+    record = msgspec.structs.replace(record, submitted=time.time())
+    put = Put(keys.pipeline(record.name), records.encode(record))
+    if not kv.txn((absent(keys.spec(record.name)),), (put,)).succeeded:
+        raise UserError(f"there is a job {record.name!r} already", "give the pipeline another name (--name)")
+
+
+def refuse_pipeline(kv: KeyValueStore, name: str) -> None:
+    """Refuse a job the name of a pipeline.
+
+    Raises:
+        UserError: there is one.
+    """
+    if kv.get(keys.pipeline(name)) is not None:
+        raise UserError(f"there is a pipeline {name!r} already", "give the job another name (--name)")
+
+
+def _look_for(kv: KeyValueStore, spec: JobSpec) -> JobView | None:
+    """The job that is there, if it may be this one.
+
+    Raises:
+        UserError: the name is taken by something else.
+    """
+    refuse_pipeline(kv, spec.name)
+    view = read_job(kv, spec.name)
+    if view is not None and view.record.pipeline != spec.pipeline:
+        kinds = [
+            f"a stage of pipeline {name!r}" if name else "of none" for name in (view.record.pipeline, spec.pipeline)
+        ]
+        raise UserError(
+            f"there is a job {spec.name!r} already, {kinds[0]}, and this one is {kinds[1]}", "rename it (--name)"
+        )
+    return view
 
 
 def keep_submitted(store: ObjectStore, record: records.JobRecord) -> None:
@@ -238,6 +307,7 @@ def record_of(spec: JobSpec, spec_digest: str, code_digest: str) -> records.JobR
         tenant=spec.tenant,
         numerics=spec.numerics,
         retries=records.Retry(died=spec.retries.died, raised=spec.retries.raised),
+        pipeline=spec.pipeline,
         submitted=time.time(),
     )
 
@@ -247,7 +317,10 @@ def _write(kv: KeyValueStore, view: JobView | None, record: records.JobRecord, r
     name = record.name
     desired = Put(keys.desired(name), b"running")
     if view is None:
-        created = kv.txn((absent(keys.spec(name)),), (Put(keys.spec(name), records.encode(record)), desired))
+        created = kv.txn(
+            (absent(keys.spec(name)), absent(keys.pipeline(name))),
+            (Put(keys.spec(name), records.encode(record)), desired),
+        )
         return "created" if created.succeeded else None
     assert view.spec is not None
     old = view.spec.value
@@ -315,21 +388,33 @@ def _refuse_changes(
     if accept_changes:
         log.warning("submit.changes_accepted", job=spec.name, fields=sorted(differences))
         return True
-    lines = [f"{name} was {was!r}, is {now!r}" for name, (was, now) in differences.items() if name != "code"]
+    told = {"code", "inputs"}
+    lines = [f"{name} was {was!r}, is {now!r}" for name, (was, now) in differences.items() if name not in told]
+    if "inputs" in differences:
+        lines += _other_inputs(*differences["inputs"])
     if "code" in differences:
         lines.append("the code has changed:")
         lines += [f"  {line}" for line in bundles.difference(get_blob(store, view.spec.value.code), bundle.data)]
     if "data" in differences:
         lines.append("the dataset has changed (its length, type or some of its items)")
+    hint = "go on with the changes from its newest commit with --accept-changes, or use another name (--name)"
+    if spec.pipeline and view.state == "done":
+        hint = (
+            "keep what it came to with --accept-changes; to have it computed anew, first: "
+            f"easyscale rewind {spec.name} --to 0"
+        )
     raise ChangedError(
-        f"job {spec.name!r} has been submitted before and differs now:\n    " + "\n    ".join(lines),
-        "go on with the changes from its newest commit with --accept-changes, or use another name (--name)",
+        f"job {spec.name!r} has been submitted before and differs now:\n    " + "\n    ".join(lines), hint
     )
 
 
-def desire(
-    kv: KeyValueStore, name: str, what: Literal["running", "paused", "cancelled"], *, forgive: bool = False
-) -> Summary:
+def _other_inputs(were: dict[str, Input], are: dict[str, Input]) -> list[str]:
+    """What an earlier stage came to, where that is not what it was."""
+    names = [name for name in {**were, **are} if were.get(name) != are.get(name)]
+    return [f"input {name} was {were.get(name, 'none')}, is {are.get(name, 'none')}" for name in names]
+
+
+def desire(kv: KeyValueStore, name: str, what: Wish, *, forgive: bool = False) -> Summary:
     """Say what is wanted of a job; restarts it if it failed or was cancelled and is wanted running.
 
     Args:

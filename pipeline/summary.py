@@ -9,7 +9,7 @@ import msgspec
 import structlog
 
 from ..coordinator import keys, records, throughput, views
-from ..errors import CorruptError, UserError, shown
+from ..errors import CorruptError, UserError, listed, shown
 
 if TYPE_CHECKING:
     from ..coordinator.kv import KeyValueStore
@@ -39,7 +39,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         recoveries: the newest ones, oldest first.
         quarantined: devices that the job keeps away from -> the evidence of wrong bits.
         cause: of a failure: see `records.Cause`; traceback: of the user's code, where it failed.
-        forked: `JOB@STEP` of the commit that it began with, or empty.
+        forked: `JOB@STEP` of the commit that it began with, or empty. pipeline: of which it is a stage, or empty.
     """
 
     job: str
@@ -72,6 +72,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     cause: str
     traceback: str
     forked: str
+    pipeline: str
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON output."""
@@ -119,6 +120,7 @@ def summarize(view: views.JobView) -> Summary:
         cause=status.failure.cause if status.failure else "",
         traceback=status.failure.traceback if status.failure else "",
         forked=spec.forked,
+        pipeline=spec.pipeline,
     )
 
 
@@ -142,6 +144,12 @@ def read_job(kv: KeyValueStore, name: str) -> views.JobView | None:
 
 def no_such_job(kv: KeyValueStore, name: str) -> UserError:
     """The error for a job that is not there: names those that are, the likeliest first."""
+    pipeline = kv.get(keys.pipeline(name))
+    if pipeline is not None:
+        stages = [stage.name for stage in records.decode(pipeline.value, records.PipelineRecord, pipeline.key).stages]
+        return UserError(
+            f"{name!r} is a pipeline, not a job", f"name a stage: {listed([f'{name}.{s}' for s in stages])}"
+        )
     names = [job.name for job in read_jobs(kv)]
     if names:
         close = difflib.get_close_matches(name, names, 3)

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from .trace import Trace
 
 
+NOT_TRACED = "it is one call of a function, which is not traced operator by operator"
+
+
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """What verifying came to.
 
@@ -249,6 +252,8 @@ class Verifier:
                 suspects = suspects if parted is None else [parted]
                 reference = self._stored(suspects[-1], stop)
             traces = replayer.record(messages.Record(start=start.base, steps=tuple(suspects))).traces
+        if not traces:
+            return msgspec.structs.replace(departure, why="; ".join(filter(None, [departure.why, NOT_TRACED])))
         self._store_traces(traces)
         operator, why = self._conclude(traces, reference, stop)
         return msgspec.structs.replace(departure, operator=operator, why="; ".join(filter(None, [departure.why, why])))
@@ -297,7 +302,10 @@ class Verifier:
         start, stop = loadable(stops, stops[at - 1]), stops[at]
         steps = tuple(wanted for wanted in (step - 1, step) if wanted >= start.step)
         with self._replayer(stop, loaders=False) as replayer:
-            self._store_traces(replayer.record(messages.Record(start=start.base, steps=steps)).traces)
+            traces = replayer.record(messages.Record(start=start.base, steps=steps)).traces
+        if not traces:
+            raise UserError(f"job {self._request.job!r} cannot be traced: {NOT_TRACED}", "leave out --trace")
+        self._store_traces(traces)
 
     def _store_traces(self, traces: tuple[Trace, ...]) -> None:
         for one in traces:

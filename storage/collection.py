@@ -131,6 +131,7 @@ def decide(
         by_job.setdefault(outline.job, {}).setdefault(outline.step, []).append(digest)
     require_metrics(policy, {name for outline in found.outlines.values() for name in outline.metrics})
     jobs = {one.job: one for one in known}
+    needed = {point for one in known for point in one.inputs}
     marked = {digest for one in known for digest in (*one.blobs, *one.heads)}
     marked |= found.submitted
     marked |= {marker.manifest for steps in found.markers.values() for marker in steps.values()}
@@ -141,6 +142,7 @@ def decide(
         noted = found.noted.get(job, set())
         mine = policy if job in jobs and (only is None or job in only) else Policy()
         staying = _staying(found.outlines, steps, noted, jobs.get(job), mine)
+        staying |= {step for step in steps if (job, step) in needed and not noted.issuperset(steps[step])}
         for step, manifests in steps.items():
             for digest in manifests:
                 marked |= _named(digest, found.outlines[digest], packs=step in staying)

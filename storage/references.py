@@ -41,6 +41,7 @@ class Known(NamedTuple):
         heads: digests of the manifests that it may go on from: its head, and the ancestor of a damaged one.
         blobs: digests of its specification and its code.
         generation: the current one. over: nothing of it runs.
+        inputs: commits of other jobs that it starts from: job and step.
     """
 
     job: str
@@ -48,6 +49,7 @@ class Known(NamedTuple):
     blobs: tuple[str, ...]
     generation: int
     over: bool
+    inputs: tuple[tuple[str, int], ...] = ()
 
 
 class Outline(msgspec.Struct, frozen=True):

@@ -53,8 +53,8 @@ class Collector:
             world.hub.sleep(world.rng.uniform(5.0, 30.0))
             try:
                 found = collect(
-                    world.store, lambda: known_jobs(world.kv), Policy(last=2), min_age=MIN_AGE, delete=True,
-                    clock=Time(world.hub).monotonic,
+                    world.store, lambda: known_jobs(world.kv, world.store), Policy(last=2), min_age=MIN_AGE,
+                    delete=True, clock=Time(world.hub).monotonic,
                 )  # fmt: skip
             except (CorruptError, UnavailableError) as error:  # a flipped bit; an outage
                 world.note("collection gives up", error=str(error))

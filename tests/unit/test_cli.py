@@ -27,7 +27,7 @@ from easyscale.coordinator.kv import Put
 from easyscale.pipeline import cli, cli_options, inspect
 from easyscale.pipeline.bundle import Bundle
 from easyscale.pipeline.forkserver import ForkServer
-from easyscale.pipeline.inspect import inspect_script
+from easyscale.pipeline.inspect import inspect_any
 from easyscale.pipeline.joblogs import chunk_key
 from easyscale.pipeline.spec import JobSpec
 from easyscale.storage import s3
@@ -124,7 +124,7 @@ class Desk:
         return ""
 
     def inspect(self, path: Path, job: str | None = None, overrides: dict[str, str] | None = None, **_: object) -> Any:
-        """Stands in for `inspect_script`."""
+        """Stands in for `inspect_any`."""
         bundle = Bundle.collect(self.folder / "train.py")
         known: dict[str, Any] = {
             "name": "demo", "script": "train.py::build", "code": bundle.digest, "data": "d", "samples": 20,
@@ -157,7 +157,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(inspect, "inspect_script", desk.inspect)
+    monkeypatch.setattr(inspect, "inspect_any", desk.inspect)
     monkeypatch.setattr(ForkServer, "warm", lambda self: None)  # nothing is forked here
     monkeypatch.setattr(cli.logs, "configure", lambda level: None)  # it is this whole process's
     with structlog.testing.capture_logs():
@@ -173,8 +173,8 @@ def inspecting(
     def inspected(path: Path, *given: Any, **_: object) -> Any:
         return real(path.absolute(), *given, fork_server=fork_server)  # the fork server is in another folder
 
-    real = inspect_script
-    monkeypatch.setattr(inspect, "inspect_script", inspected)
+    real = inspect_any
+    monkeypatch.setattr(inspect, "inspect_any", inspected)
     monkeypatch.setattr(desk, "told_beside", lambda: capfd.readouterr().err)
     return desk
 
@@ -438,10 +438,10 @@ def test_of_many_jobs_some_are_named(desk: Desk) -> None:
 
 
 def test_a_system_that_refuses_is_told_without_a_traceback(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    def inspect_script(*_: Any) -> Any:
+    def inspect_any(*_: Any, **__: Any) -> Any:
         raise OSError(errno.ENOSPC, "No space left on device", "/tmp/x")
 
-    monkeypatch.setattr(inspect, "inspect_script", inspect_script)
+    monkeypatch.setattr(inspect, "inspect_any", inspect_any)
     ran = desk.run("submit", "train.py")
     assert ran.code == 1
     assert ran.error.startswith("error: /tmp/x: No space left on device\n  free some room")
@@ -492,7 +492,7 @@ def test_another_name_is_another_job(desk: Desk) -> None:
         (
             {},
             [{"only": "other"}],
-            "needs 1 worker(s), and 0 of the 1 here would serve it; w0: it serves job 'other' only",
+            "needs 1 worker(s), and 0 of the 1 here would serve it; w0: it serves 'other' only",
         ),
         (
             {"min_workers": 2},

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 import typer
 from easyscale.pipeline.cli_options import Output
-from easyscale.pipeline.cli_run import _finish, _starting
+from easyscale.pipeline.cli_run import _finish, starting
 from easyscale.pipeline.summary import summarize
 from pictures import Story
 
@@ -21,7 +21,7 @@ def shown(*workers: tuple[str, str], min_workers: int = 1, refusals: dict[str, s
     for name, state in workers:
         story.worker(name, state, None, refusals=refusals or {})
     story.decide()
-    return _starting(summarize(story.view().jobs["job"]))
+    return starting(summarize(story.view().jobs["job"]))
 
 
 def test_nobody_is_missed_who_is_being_started() -> None:

@@ -117,7 +117,7 @@ def test_who_waits_for_workers_that_would_never_serve_it_is_not_told_that_its_tu
     story = told()
     story.worker("a", "idle", None, only="other")
     story.decide()
-    why = "needs 1 worker(s), and 0 of the 1 here would serve it; a: it serves job 'other' only (--only)"
+    why = "needs 1 worker(s), and 0 of the 1 here would serve it; a: it serves 'other' only (--only)"
     assert status_of(story).reason == why
 
 

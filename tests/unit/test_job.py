@@ -29,6 +29,7 @@ def job(**settings: Any) -> Job:
 def test_settings_offer_every_field_of_the_spec_that_a_user_may_set() -> None:
     assert [*Settings.__annotations__] == [*job_module._KINDS][1:]
     found_later = {"script", "code", "data", "samples", "python", "torch"}
+    found_later |= {"pipeline", "kind", "inputs"}  # of stages only
     assert {"name", *Settings.__annotations__} | found_later == set(JobSpec.__struct_fields__)
 
 

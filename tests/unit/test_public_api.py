@@ -9,7 +9,10 @@ from pathlib import Path
 import easyscale
 import pytest
 
-API = ["EasyScaleError", "Handle", "Job", "RemoteError", "Result", "Training", "UserError", "__version__"]
+API = [
+    *("Committed", "EasyScaleError", "Handle", "Job", "Pipeline", "RemoteError", "Result", "Stage", "Training"),
+    *("UserError", "__version__"),
+]
 
 
 def test_the_public_names_are_these() -> None:
@@ -22,11 +25,14 @@ def test_the_public_names_are_these() -> None:
 
 
 def test_names_lead_to_the_classes_themselves() -> None:
+    from easyscale.pipeline.inputs import Committed
     from easyscale.pipeline.job import Job
+    from easyscale.pipeline.pipelines import Pipeline, Stage
     from easyscale.pipeline.submit import Handle, Result
     from easyscale.pipeline.training import Training
 
     assert (easyscale.Job, easyscale.Handle, easyscale.Result, easyscale.Training) == (Job, Handle, Result, Training)
+    assert (easyscale.Pipeline, easyscale.Stage, easyscale.Committed) == (Pipeline, Stage, Committed)
 
 
 def test_types_are_shipped() -> None:
@@ -37,7 +43,7 @@ def test_neither_the_package_nor_a_job_nor_the_command_line_import_torch() -> No
     code = (
         "import sys, easyscale as es, easyscale.pipeline.cli\n"
         "def build(): ...\n"
-        "es.Job('x', build, ests=1, batch_size=1, steps=1); es.Training; es.Handle\n"
+        "es.Pipeline('p', [build, es.Job('x', build, ests=1, batch_size=1, steps=1)]); es.Training; es.Handle\n"
         "print(sorted(name for name in ('torch', 'boto3', 'etcd3', 'numpy') if name in sys.modules))"
     )
     run = subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True)
