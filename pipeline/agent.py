@@ -311,6 +311,8 @@ class Agent:
                 yield from self._release(job)
                 yield from runner.stop(now)
                 return
+        else:
+            runner.dropped_at = None
         if (self.going_since is not None or assigned != runner.job) and not runner.leaving:
             runner.leaving = True
             yield Send(messages.Leave())

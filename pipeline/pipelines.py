@@ -263,7 +263,7 @@ def parameters_of(where: str, function: Callable[..., Any]) -> dict[str, bool]:
     for one in parameters:
         if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD, one.POSITIONAL_ONLY):
             raise SpecError(
-                f"{where} has the parameter {str(one)!r}, which no stage's name can stand for",
+                f"{where} has the parameter {str(one.replace(annotation=one.empty))!r}, which no stage can stand for",
                 "a stage gets the results of earlier stages by the names of its parameters: def f(prepare, train)",
             )
     return {one.name: one.default is one.empty for one in parameters}

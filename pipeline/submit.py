@@ -273,7 +273,8 @@ def _look_for(kv: KeyValueStore, spec: JobSpec) -> JobView | None:
     view = read_job(kv, spec.name)
     if view is not None and view.record.pipeline != spec.pipeline:
         kinds = [
-            f"a stage of pipeline {name!r}" if name else "of none" for name in (view.record.pipeline, spec.pipeline)
+            f"a stage of pipeline {name!r}" if name else "of no pipeline"
+            for name in (view.record.pipeline, spec.pipeline)
         ]
         raise UserError(
             f"there is a job {spec.name!r} already, {kinds[0]}, and this one is {kinds[1]}", "rename it (--name)"

@@ -11,7 +11,7 @@ from easyscale.coordinator import keys, ranges, records
 from easyscale.errors import AddressError, CorruptError, UnavailableError
 from easyscale.pipeline import messages
 from easyscale.pipeline.actions import Exit, Signal, Start
-from easyscale.pipeline.agent import PLAN_SECONDS
+from easyscale.pipeline.agent import DROP_SECONDS, PLAN_SECONDS
 from easyscale.pipeline.endings import describe
 from easyscale.pipeline.runner_state import STACKS_SECONDS, TERM_SECONDS
 from easyscale.pipeline.session import Session
@@ -318,6 +318,48 @@ def test_each_kind_of_work_has_a_deadline_of_its_own(desk: Desk) -> None:
         desk.tell(messages.Waiting())
     desk.tell(messages.Computing())
     assert Signal("stacks") in desk.act(2 * FLOOR), "long evaluations teach nothing about steps"
+
+
+def test_a_function_takes_as_long_as_it_takes(desk: Desk) -> None:
+    desk.running()
+    desk.tell(messages.Computing(what="function"))
+    assert desk.act(1e5) == []
+    desk.tell(messages.Computing(what="evaluation"))
+    assert Signal("stacks") in desk.act(10 * FLOOR + 0.1), "what we do afterwards has a deadline"
+
+
+@pytest.mark.parametrize("why", ["cancelled", "failed", "rewound"])
+def test_a_function_that_nobody_wants_any_more_is_ended(desk: Desk, why: str) -> None:
+    desk.running()
+    desk.tell(messages.Computing(what="function"))
+    if why == "cancelled":
+        desk.desire("cancelled")
+    elif why == "failed":
+        desk.status(state="failed")
+    else:
+        desk.job(rewound=1)
+        desk.plan(2)
+    assert desk.mine(), "until then"
+    assert messages.Stop() not in sent(desk.act())
+    assert desk.act(DROP_SECONDS - 0.1) == []
+    actions = desk.act(0.2)
+    assert messages.Stop() in sent(actions)
+    assert desk.mine() == {}
+    assert Signal("kill") in desk.act(TERM_SECONDS + 0.1)
+    desk.agent.on_exit("ended by SIGKILL")
+    desk.act()
+    assert desk.look().reports == {}, "that is no failure of its"
+
+
+def test_a_job_that_is_wanted_again_in_time_is_not_ended(desk: Desk) -> None:
+    desk.running()
+    desk.tell(messages.Computing(what="function"))
+    desk.desire("cancelled")
+    desk.act()
+    desk.desire("running")
+    assert desk.act(DROP_SECONDS + 1) == []
+    desk.desire("cancelled")
+    assert messages.Stop() not in sent(desk.act())
 
 
 def test_a_runner_that_loads_for_ever_hangs_too(desk: Desk) -> None:

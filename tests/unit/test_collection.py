@@ -82,6 +82,20 @@ def test_specifications_and_code_of_known_jobs_stay_though_they_have_no_commit(s
     assert get_blob(stage.store, spec) == b"spec"
 
 
+def test_what_a_stage_of_a_pipeline_starts_from_stays_however_old(stage: Stage) -> None:
+    stage.write("a", range(6))
+    later(stage)
+    alone = stage.known()
+    stage.known = lambda: [*alone, Known("p.b", (), (), 0, over=True, inputs=(("a", 20), ("a", 25), ("x", 1)))]  # type: ignore[method-assign]
+    (part,) = stage.collect().jobs
+    assert part.kept == [20, 50, 60]
+    assert stage.whole("a") == [60, 50, 20]
+    stage.known = lambda: alone  # type: ignore[method-assign]
+    assert stage.collect().jobs[0].collected == [20]
+    stage.known = lambda: [*alone, Known("p.b", (), (), 0, over=True, inputs=(("a", 20),))]  # type: ignore[method-assign]
+    assert stage.collect().jobs[0].kept == [50, 60], "what went before is not counted as kept"
+
+
 def test_a_job_that_the_key_value_store_does_not_know_is_kept_whole(stage: Stage) -> None:
     stage.write("a", range(5))
     stage.write("b", range(10, 15))

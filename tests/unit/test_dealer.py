@@ -121,6 +121,16 @@ def test_who_waits_for_workers_that_would_never_serve_it_is_not_told_that_its_tu
     assert status_of(story).reason == why
 
 
+def test_who_serves_a_pipeline_only_serves_its_stages_and_no_job_of_a_name_like_theirs() -> None:
+    story = told(ests=1)
+    story.worker("a", "idle", None, only="p")
+    story.job("p.stage", ests=1, pipeline="p")
+    story.job("p.like", ests=1)
+    story.job("other.stage", ests=1, pipeline="other")
+    story.decide()
+    assert {worker: entry.value for worker, entry in story.view().assigned.items()} == {"a": "p.stage"}
+
+
 def test_each_kind_goes_to_the_job_for_which_it_makes_a_difference() -> None:
     story = told(ests=1, steps=1000)
     story.job("indifferent", spec=OTHER, ests=1, steps=1000)

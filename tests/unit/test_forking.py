@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from collecting import CODE
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from easyscale.coordinator import keys, past, records
 from easyscale.errors import CorruptError, NotFoundError, UserError
+from easyscale.pipeline.collecting import known_jobs
 from easyscale.pipeline.commit_checks import markers
 from easyscale.pipeline.forking import fork, rewind
-from easyscale.pipeline.spec import JobSpec
+from easyscale.pipeline.spec import Input, JobSpec
 from easyscale.pipeline.submit import record_of
 from easyscale.pipeline.summary import read_job
 from easyscale.storage import blobs, commits
@@ -60,6 +62,34 @@ def test_a_fork_begins_with_the_commit_and_shares_all_its_packs(here: Place) -> 
     assert (job.head.value.step, job.head.value.manifest, job.desired) == (20, made.manifest, "running")
     assert markers(here.store, "new") == [20]
     assert here.head().step == 30, "the other one goes on undisturbed"
+
+
+def test_a_fork_of_a_stage_is_no_stage_and_a_pipelines_name_is_taken(here: Place) -> None:
+    spec = JobSpec.decode(here.store.get(blob_key(here.job().record.spec)))
+    given = {"x": Input(job="p.x", step=1, state_digest="a" * 64)}
+    spec = msgspec.structs.replace(spec, pipeline="job", name="job.a", inputs=given)
+    record = record_of(spec, blobs.put_blob(here.store, spec.encode()), here.job().record.code)
+    here.put(keys.spec("job"), record)
+    made = here.fork(20)
+    assert here.job("new").record.pipeline == ""
+    forked = JobSpec.decode(here.store.get(blob_key(here.job("new").record.spec)))
+    assert (forked.pipeline, forked.inputs) == ("", given)
+    assert made.step == 20
+    (stage,) = [one for one in known_jobs(here.kv, here.store) if one.job == "job"]
+    assert stage.inputs == (("p.x", 1),)
+    (fork,) = [one for one in known_jobs(here.kv, here.store) if one.job == "new"]
+    assert fork.inputs == (("p.x", 1),)
+    here.put(keys.pipeline("q"), records.PipelineRecord(name="q", stages=()))
+    with pytest.raises(UserError, match="there is a pipeline 'q' already"):
+        here.fork(20, "q")
+
+
+def test_the_call_of_a_function_is_not_forked(here: Place) -> None:
+    spec = JobSpec.decode(here.store.get(blob_key(here.job().record.spec)))
+    spec = msgspec.structs.replace(spec, kind="function")
+    here.put(keys.spec("job"), record_of(spec, blobs.put_blob(here.store, spec.encode()), here.job().record.code))
+    with pytest.raises(UserError, match="is one call of a function: there is nothing to go on with"):
+        here.fork(20)
 
 
 def test_the_history_of_a_fork_ends_with_its_own_first_commit(here: Place) -> None:

@@ -11,9 +11,9 @@ from easyscale.coordinator.kv import Put
 from easyscale.coordinator.memory import MemoryKV
 from easyscale.errors import AddressError, ChangedError, EasyScaleError, RemoteError, UnavailableError, UserError
 from easyscale.pipeline.bundle import Bundle
-from easyscale.pipeline.spec import JobSpec, Retries
-from easyscale.pipeline.submit import Handle, desire, place
-from easyscale.pipeline.summary import read_job
+from easyscale.pipeline.spec import Input, JobSpec, Retries
+from easyscale.pipeline.submit import Handle, desire, place, place_pipeline
+from easyscale.pipeline.summary import no_such_job, read_job
 from easyscale.storage.blobs import get_blob
 from easyscale.storage.memory import MemoryStore
 
@@ -183,6 +183,52 @@ def test_changed_code_is_refused_with_its_difference(here: Place) -> None:
     assert "+RATE = 0.2" in caught.value.what
     assert "extra.py" in caught.value.what
     assert here.bundle().digest not in caught.value.what, "digests tell nobody anything"
+
+
+def test_a_stage_whose_inputs_have_changed_is_refused_with_what_they_were_and_are(here: Place) -> None:
+    stage: dict[str, Any] = {"name": "p.job", "pipeline": "p"}
+    one = Input(job="p.first", step=1, state_digest="a" * 64)
+    here.submit(**stage, inputs={"first": one})
+    record = read_job(here.kv, "p.job")
+    assert record is not None
+    assert record.record.pipeline == "p"
+    other = Input(job="p.first", step=1, state_digest="b" * 64)
+    with pytest.raises(ChangedError) as caught:
+        here.submit(**stage, inputs={"first": other})
+    assert "input first was p.first@1 (aaaaaaaaaaaa), is p.first@1 (bbbbbbbbbbbb)" in caught.value.what
+    assert "from its newest commit with --accept-changes" in caught.value.hint
+    here.put(keys.status("p.job"), records.Status(state="done"))
+    here.put(keys.head("p.job"), records.Head(step=30, manifest="m", state_digest="d", generation=1))
+    with pytest.raises(ChangedError) as caught:
+        here.submit(**stage, inputs={"first": other})
+    assert "easyscale rewind p.job --to 0" in caught.value.hint
+    assert here.submit(**stage, inputs={"first": other}, accept=True) == "changed"
+    with pytest.raises(ChangedError, match="kind was 'training', is 'function'"):
+        here.submit(**stage, inputs={"first": other}, kind="function", accept=True)
+
+
+def test_a_job_a_stage_and_a_pipeline_never_take_each_others_name(here: Place) -> None:
+    pipeline = records.PipelineRecord(name="p", stages=(records.StageRecord(name="job"),))
+    place_pipeline(here.kv, pipeline)
+    written = here.kv.get(keys.pipeline("p"))
+    place_pipeline(here.kv, pipeline)
+    assert here.kv.get(keys.pipeline("p")) == written, "the same again changes nothing"
+    place_pipeline(here.kv, records.PipelineRecord(name="p", stages=(records.StageRecord(name="other"),)))
+    assert here.kv.get(keys.pipeline("p")) != written
+    with pytest.raises(UserError, match="there is a pipeline 'p' already"):
+        here.submit(name="p")
+    here.submit(name="p.job")
+    with pytest.raises(
+        UserError, match=r"a job 'p.job' already, of no pipeline, and this one is a stage of pipeline 'p'"
+    ):
+        here.submit(name="p.job", pipeline="p")
+    here.submit(name="p.stage", pipeline="p")
+    with pytest.raises(UserError, match="a stage of pipeline 'p', and this one is of no pipeline"):
+        here.submit(name="p.stage")
+    here.submit(name="job")
+    with pytest.raises(UserError, match="there is a job 'job' already\n  give the pipeline another name"):
+        place_pipeline(here.kv, records.PipelineRecord(name="job", stages=(records.StageRecord(name="a"),)))
+    assert "'p' is a pipeline, not a job\n  name a stage: p.other" in str(no_such_job(here.kv, "p"))
 
 
 def test_changed_data_is_refused(here: Place) -> None:
