@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from easyscale.errors import ScriptError, SpecError
 from easyscale.pipeline.job import Job
 from easyscale.pipeline.pipelines import Pipeline, Stage
-from easyscale.pipeline.script import load, pick, runnable_in
+from easyscale.pipeline.script import MODULE_NAME, load, pick, runnable_in
 from easyscale.pipeline.spec import Input, Retries
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 DIGEST = "d" * 64
@@ -170,6 +171,15 @@ train = es.Job("train", build, ests=1, batch_size=1, steps=1)
 other = es.Job("other", build, ests=1, batch_size=1, steps=1)
 pipe = es.Pipeline("pipe", [prepare, train])
 """
+
+
+@pytest.fixture(autouse=True)
+def untouched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Loading a script changes what a process of its own would not miss."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "argv", [*sys.argv])
+    yield
+    sys.modules.pop(MODULE_NAME, None)
 
 
 def found_in(tmp_path: Path, text: str) -> dict[str, Any]:
