@@ -165,6 +165,36 @@ def test_a_result_that_was_committed_and_not_published_is_taken_though_another_c
     assert "not traced operator by operator" in verdict.out
 
 
+def test_of_a_worker_that_was_asleep_and_another_one_the_result_counts_that_was_committed_first(
+    cluster: Cluster, injected: Callable[[str], None]
+) -> None:
+    cluster.coordinator()
+    asleep = cluster.worker("w0", ttl=2, JOB_RESTLESS="1")
+    sign = stop(cluster, "prepare", "computed")
+    submit = cluster.start("submit", str(CHAIN), name="submit", JOB_RESTLESS="1")
+    runner = until_there(cluster, "prepare", "computed")
+    assert [child.pid for child in asleep.children] == [runner]
+    asleep.signal(signal.SIGSTOP)  # not its runner
+    injected("SIGSTOP of a worker")
+    elsewhere = cluster.folder / "elsewhere's steps"
+    elsewhere.mkdir()
+    held = elsewhere / "stop.prepare.computed"
+    held.touch()
+    cluster.worker("w1", JOB_RESTLESS="1", JOB_STEPS=str(elsewhere))
+    cluster.until_true(lambda: list(elsewhere.glob("prepare.computed.*")))
+    sign.unlink()
+    marker = cluster.until_true(lambda: commits.read_marker(cluster.store, "chain.prepare", 1))
+    held.unlink()
+    cluster.until("chain.prepare", lambda now: now.state == "done")
+    asleep.signal(signal.SIGCONT)
+    assert submit.wait().code == 0
+    assert cluster.result("chain.evaluate").steps == 1
+    assert len(list(elsewhere.glob("prepare.begun.*"))) == 1, "it took the other's result then"
+    after = cluster.job("chain.prepare")
+    assert after.state_digest == marker.state_digest
+    assert after.attempts == {"died": 2}, "one was taken for dead, one came second"
+
+
 def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(cluster: Cluster, bits: dict[str, str]) -> None:
     sign = stop(cluster, "train", "step")
     run = cluster.run(CHAIN)

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 import toys
-from easyscale.errors import CorruptError, DeviceError, SpecError
+from easyscale.errors import CorruptError, DeviceError, ProcessDiedError, SpecError
 from easyscale.pipeline import determinism, inputs, replica
 from easyscale.pipeline.engine import build
 from easyscale.pipeline.function import FunctionEngine, Returned, written
 from easyscale.pipeline.inputs import Committed
+from easyscale.pipeline.runner import Runner
 from easyscale.pipeline.slowdown import slowed
 from easyscale.pipeline.spec import Input, JobSpec
 from easyscale.storage import commits
@@ -250,3 +251,16 @@ def test_a_damaged_result_is_computed_again(place: Store) -> None:
     assert marker is not None
     place.store.delete(blob_key(read_manifest(place.store, marker.manifest).packs[0].digest))
     assert written(place.store, spec()) is None
+
+
+def test_another_result_of_the_same_call_is_no_divergence(place: Store) -> None:
+    it = object.__new__(Runner)
+    error = commits.CommitConflictError("p.f", 1, "a" * 64, "b" * 64, ["result/x"])
+    it._spec = spec()
+    told = it._failure(error)
+    assert isinstance(told, ProcessDiedError)
+    assert "the next takes that one" in str(told)
+    it._spec = toys.spec()
+    assert it._failure(error) is error
+    it._spec = spec()
+    assert it._failure(told) is told
