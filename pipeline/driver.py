@@ -180,11 +180,12 @@ def run_here(pipeline: Pipeline, *, kv: str | None, store: str | None, accept_ch
     """Drive a pipeline of the script that is running: see `Pipeline.run`."""
     from .forkserver import ForkServer
     from .inspect import Outline, inspect_any
-    from .script import running
+    from .pipelines import function_of
+    from .script import script_of
 
     if not structlog.is_configured():
         logs.configure()
-    script = running()
+    script = script_of(function_of(pipeline.stages[0]))
     with ForkServer() as fork_server:
         outline = inspect_any(script, pipeline.name, fork_server=fork_server)
         assert isinstance(outline, Outline), "a pipeline was asked for"

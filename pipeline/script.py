@@ -83,7 +83,7 @@ def is_loading() -> bool:
     return module is not None and not hasattr(module, _LOADED)
 
 
-def script_of(build: Callable[[], Training]) -> Path:
+def script_of(build: Callable[..., Any]) -> Path:
     """The script that a job is submitted from: the one that this Python was started with; in a notebook or an
     interpreter, the file that the build function was imported from.
 
