@@ -15,8 +15,9 @@ from .. import logs
 from ..errors import EasyScaleError, RemoteError, UnavailableError
 from . import stages
 from .addresses import open_both
+from .names import place_pipeline
 from .spec import Input
-from .submit import POLL_SECONDS, Result, place, place_pipeline, result_of
+from .submit import POLL_SECONDS, Result, place, result_of
 from .summary import Summary, summarize
 
 if TYPE_CHECKING:

@@ -22,9 +22,10 @@ from ..storage.signatures import signer, trusted
 from .commit_checks import markers
 from .hyperparameters import with_changes
 from .job import SETTINGS, parse_settings
+from .names import refuse_pipeline
 from .points import Point, find, refresh, require_there
 from .spec import FROZEN, NAME_PATTERN, JobSpec, check
-from .submit import ATTEMPTS, keep_submitted, record_of, refuse_pipeline
+from .submit import ATTEMPTS, keep_submitted, record_of
 from .summary import read_job
 
 if TYPE_CHECKING:

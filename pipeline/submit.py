@@ -22,6 +22,7 @@ from ..storage.signatures import signer
 from ..storage.submitted import submitted_key
 from . import bundle as bundles
 from .addresses import open_both
+from .names import look_for
 from .spec import FROZEN, MOST_WORKERS, JobSpec
 from .speeds import read_workers
 from .summary import Summary, no_such_job, read_job, summarize
@@ -195,7 +196,7 @@ def result_of(job: Summary, store: str) -> Result:
 
 def submit(job: Job, *, kv: str | None = None, store: str | None = None, accept_changes: bool = False) -> Handle:
     """Submit the job of the script that is running, or that a notebook has imported. See `Job.submit`."""
-    from .inspect import describe
+    from .description import describe
     from .script import script_of
 
     if not structlog.is_configured():
@@ -219,7 +220,7 @@ def place(
     """
     by = signer()
     require_fit(store)
-    view = _look_for(kv, spec)
+    view = look_for(kv, spec)
     redefined = view is not None and _refuse_changes(store, view, spec, bundle, accept_changes)
     record = record_of(spec, put_blob(store, spec.encode()), put_blob(store, bundle.data))
     if by is not None:
@@ -230,56 +231,9 @@ def place(
         if how is not None:
             keep_submitted(store, record)
             return how
-        view = _look_for(kv, spec)
+        view = look_for(kv, spec)
         redefined = view is not None and _refuse_changes(store, view, spec, bundle, accept_changes)
     raise UnavailableError(f"job {spec.name!r} is being written by somebody else at {kv.address}; submit it again")
-
-
-def place_pipeline(kv: KeyValueStore, record: records.PipelineRecord) -> None:
-    """Write down what a pipeline consists of, so that people see stages that are no jobs yet.
-
-    Raises:
-        UserError: there is a job of this name.
-        UnavailableError: the key-value store does not answer.
-    """
-    entry = kv.get(keys.pipeline(record.name))
-    if entry is not None:
-        there = records.decode(entry.value, records.PipelineRecord, entry.key)
-        if there == msgspec.structs.replace(record, submitted=there.submitted):
-            return
-    record = msgspec.structs.replace(record, submitted=time.time())
-    put = Put(keys.pipeline(record.name), records.encode(record))
-    if not kv.txn((absent(keys.spec(record.name)),), (put,)).succeeded:
-        raise UserError(f"there is a job {record.name!r} already", "give the pipeline another name (--name)")
-
-
-def refuse_pipeline(kv: KeyValueStore, name: str) -> None:
-    """Refuse a job the name of a pipeline.
-
-    Raises:
-        UserError: there is one.
-    """
-    if kv.get(keys.pipeline(name)) is not None:
-        raise UserError(f"there is a pipeline {name!r} already", "give the job another name (--name)")
-
-
-def _look_for(kv: KeyValueStore, spec: JobSpec) -> JobView | None:
-    """The job that is there, if it may be this one.
-
-    Raises:
-        UserError: the name is taken by something else.
-    """
-    refuse_pipeline(kv, spec.name)
-    view = read_job(kv, spec.name)
-    if view is not None and view.record.pipeline != spec.pipeline:
-        kinds = [
-            f"a stage of pipeline {name!r}" if name else "of no pipeline"
-            for name in (view.record.pipeline, spec.pipeline)
-        ]
-        raise UserError(
-            f"there is a job {spec.name!r} already, {kinds[0]}, and this one is {kinds[1]}", "rename it (--name)"
-        )
-    return view
 
 
 def keep_submitted(store: ObjectStore, record: records.JobRecord) -> None:

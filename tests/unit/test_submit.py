@@ -11,8 +11,9 @@ from easyscale.coordinator.kv import Put
 from easyscale.coordinator.memory import MemoryKV
 from easyscale.errors import AddressError, ChangedError, EasyScaleError, RemoteError, UnavailableError, UserError
 from easyscale.pipeline.bundle import Bundle
+from easyscale.pipeline.names import place_pipeline
 from easyscale.pipeline.spec import Input, JobSpec, Retries
-from easyscale.pipeline.submit import Handle, desire, place, place_pipeline
+from easyscale.pipeline.submit import Handle, desire, place
 from easyscale.pipeline.summary import no_such_job, read_job
 from easyscale.storage.blobs import get_blob
 from easyscale.storage.memory import MemoryStore
