@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 FOLDER = os.environ.get("WATCHED")
-FOUND_LATER = {"script", "code", "data", "samples", "python", "torch"}
+FOUND_LATER = {"script", "code", "data", "samples", "python", "torch", "pipeline", "kind", "inputs"}
 
 
 def line(fingerprint: int = 0) -> bytes:
