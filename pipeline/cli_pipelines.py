@@ -36,9 +36,6 @@ if TYPE_CHECKING:
 DIGITS = 12
 """Of a state's digest, where there is little room."""
 
-REFUSED_SECONDS = 5.0
-"""How long all workers must have refused all stages that are left before `run` ends."""
-
 
 class Teller:
     """Says what becomes of stages, once, on standard output.
@@ -90,7 +87,7 @@ def run(
         cluster: makes the workers, which are only started when there is something to do.
         stopping: what is said at the first Ctrl-C.
     """
-    from .cli_run import starting
+    from .cli_run import REFUSED_SECONDS, starting
     from .progress import ProgressView
 
     refused = time.monotonic()
