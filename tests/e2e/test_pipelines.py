@@ -226,7 +226,7 @@ def test_stages_are_seen_before_they_are_jobs_and_act_by_their_names(cluster: Cl
     submit.kill()  # what is submitted goes on
     assert "wanted paused" in cluster.command("pause", "chain").out
     sign.unlink()
-    cluster.until("chain.train", lambda now: now.state == "paused")
+    at = cluster.until("chain.train", lambda now: now.state == "paused").committed
     again = cluster.start("submit", str(CHAIN), name="submit").wait()
     assert again.code == 0, again.err
     assert "is done already" in again.out
@@ -236,10 +236,10 @@ def test_stages_are_seen_before_they_are_jobs_and_act_by_their_names(cluster: Cl
         assert cluster.result(f"chain.{stage}").state_digest == digest
     assert cluster.command("verify", "chain.evaluate").code == 0
     assert cluster.command("verify", "chain.train").code == 0
-    forked = cluster.command("fork", "chain.train@6", "--name", "other", "--set", "lr=0.01")
+    forked = cluster.command("fork", f"chain.train@{at}", "--name", "other", "--set", "lr=0.01")
     assert forked.code == 0, forked.err
     assert cluster.view("other").record.pipeline == ""
-    refused = cluster.command("fork", "chain.train@6", "--name", "chain")
+    refused = cluster.command("fork", f"chain.train@{at}", "--name", "chain")
     assert "there is a pipeline 'chain' already" in refused.err
 
 

@@ -8,7 +8,6 @@ something else each time.
 
 from __future__ import annotations
 
-import itertools
 import os
 import time
 from pathlib import Path
@@ -48,10 +47,9 @@ def net() -> nn.Module:
 def build(prepare: dict[str, Any]) -> es.Training:
     at("train", "building")
     model = net()
-    calls = itertools.count()
 
     def step(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-        if next(calls) == 8:
+        if model[1].num_batches_tracked == 4:  # so many steps are behind the state
             at("train", "step")
         return functional.cross_entropy(model(batch[0]), batch[1])
 
