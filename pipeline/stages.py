@@ -16,9 +16,9 @@ from ..errors import CorruptError
 from .summary import summarize
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from ..coordinator.kv import KeyValueStore
+    from ..coordinator.kv import KeyValue, KeyValueStore
 
 log = structlog.get_logger()
 
@@ -158,13 +158,23 @@ def read(kv: KeyValueStore, name: str) -> Picture | None:
 
 def read_all(kv: KeyValueStore) -> list[Picture]:
     """All pipelines that can be read, by name."""
+    return pictures(kv.range(keys.PIPELINES), views.parse(kv.range(keys.JOBS)).jobs)
+
+
+def pictures(entries: Iterable[KeyValue], jobs: Mapping[str, views.JobView]) -> list[Picture]:
+    """The pipelines among what was read, as far as their records can be, in order of their keys.
+
+    Args:
+        entries: of any keys. jobs: by name; all that there are.
+    """
     found = []
-    for entry in kv.range(keys.PIPELINES):
-        try:
-            record = records.decode(entry.value, records.PipelineRecord, entry.key)
-            found.append(Picture(record, read_stages(kv, record)))
-        except CorruptError as error:
-            log.warning("pipelines.unreadable", what=str(error))
+    for entry in entries:
+        if entry.key.startswith(keys.PIPELINES):
+            try:
+                record = records.decode(entry.value, records.PipelineRecord, entry.key)
+                found.append(Picture(record, _among(jobs, record)))
+            except CorruptError as error:
+                log.warning("pipelines.unreadable", what=str(error))
     return found
 
 
@@ -175,7 +185,10 @@ def prefix(record: records.PipelineRecord) -> str:
 
 def read_stages(kv: KeyValueStore, record: records.PipelineRecord) -> dict[str, views.JobView]:
     """The jobs of a pipeline's stages, as far as there are any, by stage."""
-    jobs = views.parse(kv.range(prefix(record))).jobs
+    return _among(views.parse(kv.range(prefix(record))).jobs, record)
+
+
+def _among(jobs: Mapping[str, views.JobView], record: records.PipelineRecord) -> dict[str, views.JobView]:
     found = {}
     for stage in record.stages:
         view = jobs.get(f"{record.name}.{stage.name}")

@@ -111,6 +111,21 @@ class Exhibit:
         if head := self.commits(name, step, every):
             self.put(keys.head(name), head)
 
+    def pipeline(self, name: str, stages: dict[str, tuple[str, ...]], begun: dict[str, records.JobState]) -> None:
+        """A pipeline of functions.
+
+        Args:
+            stages: name -> what it builds on, in order. begun: those that are jobs, and their states.
+        """
+        outline = [records.StageRecord(name=stage, kind="function", inputs=inputs) for stage, inputs in stages.items()]
+        self.put(keys.pipeline(name), records.PipelineRecord(name=name, stages=tuple(outline)))
+        for stage, state in begun.items():
+            full = f"{name}.{stage}"
+            record = records.JobRecord(name=full, spec=ZERO, code=ZERO, steps=1, ests=1, submitted=NOON, pipeline=name)
+            self.put(keys.spec(full), record)
+            self.put(keys.desired(full), "running")
+            self.put(keys.status(full), records.Status(state=state))
+
     def preempted(self, name: str, workers: tuple[str, ...], at: tuple[int, int, int], ests: int = 4) -> None:
         """Three generations that are over, each since a worker left or died."""
         causes = (f"{workers[0]} joins; {workers[1]} joins", f"{workers[1]} died", f"{workers[2]} joins")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from ...coordinator import records
     from ...coordinator.views import JobView, View
+    from .. import stages
     from ..history import Commit
     from ..speeds import WorkerRow
 
@@ -49,6 +50,19 @@ def cluster(view: View, kv: str, store: str, *, steering: bool) -> Answer:
 def jobs(view: View) -> list[Answer]:
     """All jobs by precedence, each as a line of a list."""
     return [_line(job) for job in by_precedence(view)]
+
+
+def pipelines(found: Iterable[stages.Picture]) -> list[Answer]:
+    """All pipelines, each with its stages in order, those that are no jobs yet too: see `stages.StageSummary`."""
+    return [
+        {"pipeline": one.name, "state": one.state, "stages": [_stage(stage) for stage in one.summaries()]}
+        for one in found
+    ]
+
+
+def _stage(stage: stages.StageSummary) -> Answer:
+    answer: Answer = msgspec.to_builtins(stage)
+    return answer | {"reason": stage.reason[:SHOWN_REASON]}
 
 
 def _line(view: JobView) -> Answer:

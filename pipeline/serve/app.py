@@ -106,6 +106,7 @@ class Served:
             Route("/metrics", _told(self.metrics)),
             Route("/api/cluster", _told(self.cluster)),
             Route("/api/jobs", _told(self.jobs)),
+            Route("/api/pipelines", _told(self.pipelines)),
             Route("/api/workers", _told(self.workers)),
             Route("/api/jobs/{job}", _told(self.job)),
             Route("/api/jobs/{job}/timeline", _told(self.timeline)),
@@ -141,6 +142,10 @@ class Served:
     def jobs(self, _: Request) -> Response:
         """See `answers.jobs`."""
         return _Json(answers.jobs(self._picture.look()))
+
+    def pipelines(self, _: Request) -> Response:
+        """See `answers.pipelines`."""
+        return _Json(answers.pipelines(self._picture.pipelines()))
 
     def workers(self, _: Request) -> Response:
         """See `answers.workers`."""

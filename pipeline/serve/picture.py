@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ...coordinator import keys, views
+from .. import stages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +30,7 @@ class Picture:
         self._kv, self._clock = kv, clock
         self._lock = threading.Lock()
         self._view: View | None = None
+        self._pipelines: list[stages.Picture] = []
         self._read_at = 0.0
 
     def look(self) -> View:
@@ -38,11 +40,23 @@ class Picture:
             UnavailableError: the store does not answer; nothing old is shown instead.
         """
         with self._lock:
-            if self._view is None or self._clock() - self._read_at > FRESH_SECONDS:
-                self._view = None  # if reading fails now, the next one tries again
-                began = self._clock()
-                self._view, self._read_at = views.parse(self._kv.range(keys.PREFIX)), began
-            return self._view
+            return self._look()
+
+    def pipelines(self) -> list[stages.Picture]:
+        """All pipelines with their stages, likewise."""
+        with self._lock:
+            self._look()
+            return self._pipelines
+
+    def _look(self) -> View:
+        if self._view is None or self._clock() - self._read_at > FRESH_SECONDS:
+            self._view = None  # if reading fails now, the next one tries again
+            began = self._clock()
+            found = self._kv.range(keys.PREFIX)
+            view = views.parse(found)
+            self._pipelines = stages.pictures(found, view.jobs)
+            self._view, self._read_at = view, began
+        return self._view
 
     def forget(self) -> None:
         """Something was changed: the next one who looks must see it."""

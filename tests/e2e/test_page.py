@@ -106,6 +106,25 @@ def test_a_job_is_opened_and_shows_curves_who_ran_what_commits_and_recoveries(
     assert browser.complaints() == []
 
 
+def test_a_pipeline_shows_its_stages_in_order_and_leads_to_those_that_are_jobs(
+    browser: Browser, cluster: Cluster, exhibit: Exhibit
+) -> None:
+    one_job(exhibit)
+    outline = {"prepare": (), "train": ("prepare",), "check": ("prepare", "train")}
+    exhibit.pipeline("vision", outline, {"prepare": "done", "train": "failed"})
+    exhibit.hang()
+    browser.size(1360)
+    browser.open(Served(cluster).url)
+    browser.says("#pipelines td.name", "vision")
+    assert browser.text("#pipelines td.stages") == "prepare→train→check"
+    assert browser.text("#pipelines .badge") == "failed"
+    assert [link.text for link in browser.all("#pipelines a.stage")] == ["prepare", "train"], "check is no job yet"
+    assert "waits for train" in browser.one("#pipelines span.stage").get_attribute("title")
+    browser.click("#pipelines a.stage.failed")
+    browser.says("h1", "vision.train")
+    assert browser.complaints() == []
+
+
 def test_five_hundred_jobs_are_listed_chosen_among_and_searched(
     browser: Browser, cluster: Cluster, exhibit: Exhibit, tmp_path: Path
 ) -> None:

@@ -116,6 +116,25 @@ def test_jobs_are_listed_in_the_order_in_which_they_get_workers(site: Site) -> N
     assert (cluster["kv"], cluster["store"]) == (site.kv.address, site.store.address)
 
 
+def test_pipelines_are_told_with_all_their_stages_also_those_that_are_no_jobs_yet(site: Site) -> None:
+    assert site.get("/api/pipelines") == []
+    outline = {"prepare": (), "train": ("prepare",), "check": ("prepare", "train")}
+    site.exhibit.pipeline("vision", outline, {"prepare": "done", "train": "running"})
+    site.exhibit.put(keys.pipeline("unreadable"), "{")
+    site.exhibit.hang()
+    site.now += 2 * FRESH_SECONDS
+    (found,) = site.get("/api/pipelines")
+    assert (found["pipeline"], found["state"]) == ("vision", "running")
+    told = [(stage["stage"], stage["job"], stage["state"], stage["submitted"]) for stage in found["stages"]]
+    assert told == [
+        ("prepare", "vision.prepare", "done", True),
+        ("train", "vision.train", "running", True),
+        ("check", "vision.check", "waiting", False),
+    ]
+    assert found["stages"][2]["reason"] == "waits for train"
+    assert {job["job"] for job in site.get("/api/jobs")} >= {"vision.prepare", "vision.train", "digits"}
+
+
 def test_what_cannot_be_read_is_said_and_the_rest_is_shown(site: Site) -> None:
     site.kv.txn((), (Put(keys.status("digits"), b"{"),))
     assert site.get("/api/cluster")["unreadable"][0].startswith(keys.status("digits"))

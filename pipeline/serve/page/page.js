@@ -60,6 +60,21 @@ const jobCells = (job) => [
 const JOB_COLUMNS = [["Job"], ["State"], ["Step"], ["Workers", "num"], ["Samples/s", "num"], ["Loss", "num"],
   ["Recoveries", "num"], ["Why"]];
 
+// A pipeline: its stages in order, each after those that it builds on.
+const stageChip = (stage) => {
+  const said = `${stage.kind}${stage.inputs.length ? ", builds on " + stage.inputs.join(", ") : ""}: ${stage.state}`
+    + (stage.steps ? `, step ${stage.step} of ${stage.steps}` : "") + (stage.reason ? `, ${stage.reason}` : "");
+  const share = stage.state === "running" && stage.steps > 1 ? h("b", {}, Math.floor(100 * stage.step / stage.steps) + " %") : null;
+  return stage.submitted
+    ? h("a", { class: "stage " + stage.state, href: "#/job/" + encodeURIComponent(stage.job), title: said }, stage.stage, share)
+    : h("span", { class: "stage", title: said }, stage.stage);
+};
+const pipelineCells = (one) => [
+  h("td", { class: "name" }, one.pipeline),
+  h("td", {}, badge(one.state)),
+  h("td", { class: "stages" }, one.stages.flatMap((stage, place) => [place ? h("span", { class: "then" }, "→") : null, stageChip(stage)])),
+];
+
 const range = (first, last) => (last - first > 1 ? `${first}..${last - 1}` : last > first ? String(first) : "");
 
 const workerCells = (worker) => [
@@ -111,16 +126,18 @@ class Overview {
     this.jobFilter = new Filter("Search jobs", (job) => job.job + " " + job.reason, again);
     this.workerFilter = new Filter("Search workers", (worker) => `${worker.name} ${worker.kind} ${worker.job || ""}`, again);
     this.jobs = new Table(JOB_COLUMNS, jobCells, (job) => job.job);
+    this.pipelines = new Table([["Pipeline"], ["State"], ["Stages", "grow"]], pipelineCells, (one) => one.pipeline);
     this.workers = workerTable();
     this.none = h("p", { class: "none" });
     this.jobPart = h("section", {}, h("h2", {}, "Jobs"), this.jobFilter.element, this.jobs.element);
+    this.pipelinePart = h("section", { id: "pipelines" }, h("h2", {}, "Pipelines"), this.pipelines.element);
     this.workerPart = h("section", {}, h("h2", {}, "Workers"), this.workerFilter.element, this.workers.element);
-    this.element = h("div", {}, this.none, what === "jobs" ? this.jobPart : null, this.workerPart);
+    this.element = h("div", {}, this.none, ...(what === "jobs" ? [this.pipelinePart, this.jobPart] : []), this.workerPart);
   }
 
   async refresh() {
-    const asked = [get("api/workers"), ...(this.what === "jobs" ? [get("api/jobs")] : [])];
-    [this.workerList, this.jobList = []] = await Promise.all(asked);
+    const asked = [get("api/workers"), ...(this.what === "jobs" ? [get("api/jobs"), get("api/pipelines")] : [])];
+    [this.workerList, this.jobList = [], this.pipelineList = []] = await Promise.all(asked);
     this.draw();
   }
 
@@ -129,12 +146,14 @@ class Overview {
     const both = this.what === "jobs";
     const sorted = [...this.jobList].sort((a, b) => ORDER.indexOf(a.state) - ORDER.indexOf(b.state));
     this.jobs.show(this.jobFilter.pass(sorted));
+    this.pipelines.show(this.pipelineList);
+    this.pipelinePart.hidden = !this.pipelineList.length;
     this.jobFilter.element.hidden = sorted.length < 6;
     // Under a long list nobody would find them: they have a page of their own.
     this.workerPart.hidden = both && (sorted.length > FEW || this.workerList.length > FEW || !this.workerList.length);
     if (!this.workerPart.hidden) this.workers.show(this.workerFilter.pass(this.workerList));
     this.workerFilter.element.hidden = this.workerList.length < 6;
-    this.none.textContent = both && !sorted.length ? "No jobs yet. Next: easyscale submit SCRIPT, or easyscale run SCRIPT"
+    this.none.textContent = both && !sorted.length && !this.pipelineList.length ? "No jobs yet. Next: easyscale submit SCRIPT, or easyscale run SCRIPT"
       : !both && !this.workerList.length ? "No workers. Next: easyscale worker" : "";
     this.jobPart.hidden = !sorted.length;
   }
