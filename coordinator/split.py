@@ -120,7 +120,8 @@ def shares(ests: int, paces: Sequence[Pace], before: Sequence[int] = ()) -> list
     """ESTs of each device, in the order of the devices; None if their memory has no room for all.
 
     Args:
-        before: what each had. Where several splits are equally good, few devices are given something else.
+        before: what each had. That is left as it is where nothing is better, in whatever order the devices are; where
+            several splits are equally good, few devices are given something else.
     """
     kinds: dict[Pace, list[int]] = {}
     for index, pace in enumerate(paces):
@@ -128,9 +129,17 @@ def shares(ests: int, paces: Sequence[Pace], before: Sequence[int] = ()) -> list
     found = split(ests, [(pace, len(members)) for pace, members in kinds.items()])
     if found is None:
         return None
+    if _serves(ests, paces, before) and max(map(Pace.seconds, paces, before)) <= found.seconds:
+        return list(before)
     result = [0] * len(paces)
     for group, members in enumerate(kinds.values()):
         had = sorted(members, key=lambda i: -(before[i] if i < len(before) else 0))
         for place, index in enumerate(had):
             result[index] = found.each[group] + (group == found.group and place < found.extra)
     return result
+
+
+def _serves(ests: int, paces: Sequence[Pace], before: Sequence[int]) -> bool:
+    """Whether it is a split of these ESTs over these devices."""
+    fits = len(before) == len(paces) and all(0 <= n <= pace.most for n, pace in zip(before, paces, strict=True))
+    return fits and sum(before) == ests

@@ -65,6 +65,12 @@ def test_what_is_as_good_as_can_be_is_left_as_it_is(ests: int, paces: list[Pace]
         assert shares(ests, paces[::-1], before=first[::-1]) == first[::-1]
 
 
+def test_of_kinds_that_are_equally_good_nobody_is_given_something_else() -> None:
+    small, large = Pace(1.5, fixed=5.0, most=3), Pace(1.0, fixed=5.0)
+    assert shares(5, [small, small, large]) == [2, 1, 2]
+    assert shares(5, [large, small, small], before=[3, 1, 1]) == [3, 1, 1], "8 seconds either way"
+
+
 def test_examples() -> None:
     v100, k80 = Pace(1.0), Pace(4.0)
     assert shares(5, [v100, k80]) == [4, 1]
