@@ -159,6 +159,7 @@ def run(
         laps = Laps()
         what = inspect_any(script, job, settings, fork_server=fork_server)
         laps.end("inspect")
+        log.debug("run.inspected", name=what.record.name if isinstance(what, Outline) else what[0].name)
         found, records_at, objects_at = open_both(kv, store, folder)
         laps.end("open")
         if isinstance(what, Outline):
@@ -178,7 +179,6 @@ def run(
             cli_pipelines.run(driver, cluster, interrupts, teller, STOPPING, output)
             return
         spec, bundle = what
-        log.debug("run.inspected", job=spec.name)
         how = place(records_at, objects_at, spec, bundle, accept_changes=accept_changes)
         laps.end("place")
         log.debug("run.submitted", job=spec.name, how=how, **laps.seconds)
