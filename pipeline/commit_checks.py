@@ -15,7 +15,7 @@ import msgspec
 from ..errors import CorruptError, NotFoundError, listed
 from ..storage import commits
 from ..storage.blobs import blob_digest, blob_key, get_blob
-from ..storage.collected import has_packs, read_notes
+from ..storage.collected import is_collected, read_notes
 from ..storage.digest import state_digest
 from ..storage.manifests import Manifest, read_manifest
 from ..storage.transfers import at_once
@@ -139,7 +139,7 @@ def examine(
             findings.append(Finding(what="chain", step=manifest.step, key=blob_key(digest), problem=wrong))
             break
         base = Base(step=manifest.step, manifest=digest)
-        collected = digest in notes and not has_packs(store, manifest)
+        collected = is_collected(store, digest, manifest, notes)
         stops.append(
             Stop(
                 base,

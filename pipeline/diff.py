@@ -13,7 +13,7 @@ import msgspec
 from ..errors import CorruptError, NotFoundError, UserError
 from ..storage import commits, trees
 from ..storage.blobs import get_blob
-from ..storage.collected import has_packs, read_notes
+from ..storage.collected import is_collected, read_notes
 from ..storage.differences import Difference, differences
 from ..storage.manifests import Manifest, read_manifest
 from . import bundle, commit_checks
@@ -204,7 +204,7 @@ def _span(store: ObjectStore, side: Side, common: int, upto: int) -> Span:
     for digest, manifest in commits.chain(store, top.manifest):
         begins = manifest.step if manifest.parent is not None else 0
         if manifest.step <= common:
-            if not (digest in notes and not has_packs(store, manifest)):
+            if not is_collected(store, digest, manifest, notes):
                 start, begins = Base(step=manifest.step, manifest=digest), 0
                 break
             if (manifest.spec, manifest.code) != (newest.spec, newest.code):

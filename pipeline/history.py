@@ -6,42 +6,23 @@ store is read. Needs no torch: only what is told to people is decoded.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from ..errors import CorruptError
-from ..storage.blobs import Digest, blob_key, get_blob
+from ..storage.blobs import blob_key, get_blob
+from ..storage.outlines import Outline, descend, read_outline
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ..storage.objects import ObjectStore
 
-Number = float | Literal["nan", "inf", "-inf"]
 
+class Commit(Outline, frozen=True, kw_only=True):
+    """What people want to know of a manifest, `manifest` being its digest."""
 
-class _Pack(msgspec.Struct, frozen=True):
-    digest: Digest
-    length: int
-
-
-class Commit(msgspec.Struct, frozen=True, kw_only=True):
-    """What people want to know of a manifest (see `storage.manifests.Manifest`), `manifest` being its digest.
-
-    Args:
-        packs: the blobs that hold the state, with their lengths in bytes.
-    """
-
-    job: str
-    step: int
-    parent: Digest | None
-    generation: int
-    state_digest: Digest
-    metrics: dict[str, Number]
-    history: Digest | None
-    created: float
-    packs: list[_Pack]
     manifest: str = ""
 
     @property
@@ -61,7 +42,6 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     skipped: bool = False
 
 
-_commit = msgspec.json.Decoder(Commit)
 _steps = msgspec.json.Decoder(Step)
 
 
@@ -72,24 +52,12 @@ def commits(store: ObjectStore, manifest: str) -> Iterator[Commit]:
         CorruptError, NotFoundError: one of them is damaged or missing; the message names it.
         UnavailableError: the store does not answer.
     """
-    digest: str | None = manifest
-    above: Commit | None = None
-    while digest is not None:
-        found = read_commit(store, digest)
-        if above is not None and found.job != above.job:
-            return
-        if above is not None and found.step >= above.step:
-            raise CorruptError(f"{store.address}: manifest {digest} is of step {found.step} and parent of {above.step}")
-        yield found
-        digest, above = found.parent, found
+    return (found for _, found in descend(store, manifest, read_commit))
 
 
 def read_commit(store: ObjectStore, manifest: str) -> Commit:
     """One commit. Raises as `commits`."""
-    try:
-        return msgspec.structs.replace(_commit.decode(get_blob(store, manifest)), manifest=manifest)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise CorruptError(f"{store.address}: {blob_key(manifest)} is not a valid manifest: {error}") from error
+    return msgspec.structs.replace(read_outline(store, manifest, Commit), manifest=manifest)
 
 
 def steps(store: ObjectStore, commit: Commit) -> list[Step]:

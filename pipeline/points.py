@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..errors import CorruptError, NotFoundError, UserError
 from ..storage import commits
 from ..storage.blobs import blob_key, get_blob, put_blob
-from ..storage.collected import has_packs, read_notes
+from ..storage.collected import is_collected, read_notes
 from ..storage.transfers import at_once
 from .commit_checks import markers
 
@@ -41,7 +41,7 @@ def find(store: ObjectStore, job: JobView, step: int | None) -> Point:
             continue
         if step is not None and manifest.step < step:
             break
-        if digest in read_notes(store, job.name) and not has_packs(store, manifest):
+        if is_collected(store, digest, manifest):
             raise UserError(
                 f"the state of job {job.name!r} at step {manifest.step} was collected (easyscale gc)",
                 _those_there(store, job),

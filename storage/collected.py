@@ -17,7 +17,7 @@ from ..errors import NotFoundError
 from .blobs import Digest, blob_digest, blob_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from .manifests import Manifest
     from .objects import ObjectStore
@@ -69,10 +69,14 @@ def has_packs(store: ObjectStore, manifest: Manifest) -> bool:
     return all(store.exists(blob_key(pack.digest)) for pack in manifest.packs)
 
 
-def is_collected(store: ObjectStore, digest: str, manifest: Manifest) -> bool:
+def is_collected(store: ObjectStore, digest: str, manifest: Manifest, notes: Collection[str] | None = None) -> bool:
     """Whether a commit cannot be had because it was collected: there is a note of it, and it lacks a pack.
+
+    Args:
+        digest: of the manifest. notes: what `read_notes` says of its job, where that was read before.
 
     Raises:
         UnavailableError: the store failed.
     """
-    return digest in read_notes(store, manifest.job) and not has_packs(store, manifest)
+    notes = read_notes(store, manifest.job) if notes is None else notes
+    return digest in notes and not has_packs(store, manifest)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
     from .objects import ObjectStore, Seen
-    from .references import Outline
+    from .outlines import Outline
 
 SLACK_SECONDS = 3600.0
 """How long a writer may take from a blob that it relies on to the marker that names it. A listing may lag as well."""

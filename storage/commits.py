@@ -7,7 +7,6 @@ fencing) is the coordinator's part.
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,10 +17,9 @@ import structlog
 from ..errors import CorruptError, DivergenceError, NotFoundError, OutcomeUnknownError, listed
 from . import packs, trees
 from .blobs import Digest, put_blob
-from .collected import has_packs, read_notes
+from .collected import is_collected, read_notes
 from .digest import has_nan, has_nonfinite, state_digest
 from .manifests import (
-    FORMAT,
     Manifest,
     TensorEntry,
     decode_manifest,
@@ -29,6 +27,7 @@ from .manifests import (
     plain_metrics,
     read_manifest,
 )
+from .outlines import FORMAT, descend
 from .transfers import at_once, read_pack, store_packs, tensor_entries, wait_for, weight
 
 if TYPE_CHECKING:
@@ -287,7 +286,7 @@ def read_latest(
             continue
         if manifest.job != (job := job or manifest.job):
             break
-        if notes is not None and digest in notes and not has_packs(store, manifest):
+        if notes is not None and is_collected(store, digest, manifest, notes):
             digest = manifest.parent
             continue
         try:
@@ -305,21 +304,8 @@ def read_latest(
 
 
 def chain(store: ObjectStore, manifest_digest: str) -> Iterator[tuple[str, Manifest]]:
-    """Digest and manifest of a commit and of each of its ancestors, newest first. Raises as `read_manifest`.
-
-    Those that were collected are among them. A fork's history ends with its own first commit.
-    """
-    digest: str | None = manifest_digest
-    step: float = math.inf
-    job: str | None = None
-    while digest is not None:
-        manifest = read_manifest(store, digest)
-        if manifest.job != (job := job or manifest.job):
-            return
-        if manifest.step >= step:
-            raise CorruptError(f"{store.address}: manifest {digest} is of step {manifest.step} and parent of {step}")
-        yield digest, manifest
-        digest, step = manifest.parent, manifest.step
+    """See `outlines.descend`. Raises as `read_manifest`."""
+    return descend(store, manifest_digest, read_manifest)
 
 
 def mark(store: ObjectStore, manifest: Manifest, digest: str) -> None:

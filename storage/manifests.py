@@ -7,12 +7,13 @@ may write different manifests (their generation, their clock), but with the same
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ..errors import CorruptError
-from .blobs import Digest, blob_key, get_blob
+from .blobs import Digest, get_blob
+from .outlines import Number, PackEntry, decode, where_is
 from .packs import Codec  # noqa: TC001 - msgspec reads annotations
 from .trees import DTYPES
 
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from .objects import ObjectStore
-
-FORMAT = 1
-"""Version of the manifest and of everything it describes: skeleton, packs, digests."""
 
 
 class TensorEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -43,13 +41,6 @@ class TensorEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     digest: Digest
     pack: int
     codec: Codec
-
-
-class PackEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One pack: the digest of its blob and its length in bytes."""
-
-    digest: Digest
-    length: int
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -81,16 +72,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     determinism: dict[str, str]
     generation: int
     state_digest: Digest
-    metrics: dict[str, float | Literal["nan", "inf", "-inf"]]
+    metrics: dict[str, Number]
     history: Digest | None
     created: float
     packs: list[PackEntry]
     tensors: list[TensorEntry]
     skeleton: Any
-
-
-class _Format(msgspec.Struct):
-    format: int
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
@@ -108,15 +95,7 @@ def decode_manifest(data: bytes, where: str = "manifest") -> Manifest:
     Raises:
         CorruptError: not a manifest, written by another version of EasyScale, or contradicting itself.
     """
-    try:
-        version = msgspec.json.decode(data, type=_Format).format
-        if version != FORMAT:
-            raise CorruptError(
-                f"{where} has format {version}; this EasyScale reads format {FORMAT}: use the version that wrote it"
-            )
-        manifest = msgspec.json.decode(data, type=Manifest)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise CorruptError(f"{where} is not a valid manifest: {error}") from error
+    manifest = decode(data, where, Manifest)
     seen: set[str] = set()
     for entry in manifest.tensors:
         if entry.name in seen or not 0 <= entry.pack < len(manifest.packs) or entry.dtype not in DTYPES:
@@ -129,12 +108,12 @@ def decode_manifest(data: bytes, where: str = "manifest") -> Manifest:
 
 def read_manifest(store: ObjectStore, digest: str) -> Manifest:
     """Read the manifest with this digest. Raises `NotFoundError` or `CorruptError`, naming the key."""
-    return decode_manifest(get_blob(store, digest), f"{store.address}: {blob_key(digest)}")
+    return decode_manifest(get_blob(store, digest), where_is(store, digest))
 
 
-def plain_metrics(metrics: Mapping[str, float]) -> dict[str, float | Literal["nan", "inf", "-inf"]]:
+def plain_metrics(metrics: Mapping[str, float]) -> dict[str, Number]:
     """Metrics as a manifest keeps them. `float()` of each value gives it back."""
-    plain: dict[str, float | Literal["nan", "inf", "-inf"]] = {}
+    plain: dict[str, Number] = {}
     for name, value in metrics.items():
         if math.isfinite(value):
             plain[name] = float(value)

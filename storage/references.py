@@ -9,15 +9,12 @@ from __future__ import annotations
 import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple
-
-import msgspec
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import CorruptError, NotFoundError
-from .blobs import Digest, blob_key, get_blob
 from .collected import read_note
 from .commits import Marker, read_marker
-from .manifests import FORMAT, PackEntry
+from .outlines import Outline, read_outline
 from .submitted import read_digests
 
 if TYPE_CHECKING:
@@ -50,20 +47,6 @@ class Known(NamedTuple):
     generation: int
     over: bool
     inputs: tuple[tuple[str, int], ...] = ()
-
-
-class Outline(msgspec.Struct, frozen=True):
-    """What a manifest says of everything but tensors: see `Manifest`."""
-
-    format: int
-    job: str
-    step: int
-    parent: Digest | None
-    spec: Digest
-    code: Digest
-    history: Digest | None
-    metrics: dict[str, float | Literal["nan", "inf", "-inf"]]
-    packs: list[PackEntry]
 
 
 @dataclass(slots=True)
@@ -153,15 +136,6 @@ def _marker(store: ObjectStore, job: str, step: int) -> Marker | str | None:
 
 def _outline(store: ObjectStore, digest: str) -> Outline | str:
     try:
-        data = get_blob(store, digest)
-        outline = msgspec.json.decode(data, type=Outline)
+        return read_outline(store, digest, Outline)
     except (CorruptError, NotFoundError) as error:
         return str(error)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return f"{store.address}: {blob_key(digest)} is not a valid manifest: {error}"
-    if outline.format != FORMAT:
-        return (
-            f"{store.address}: {blob_key(digest)} has format {outline.format}; this EasyScale reads format {FORMAT}: "
-            "use the version that wrote it"
-        )
-    return outline

@@ -12,8 +12,9 @@ from ..errors import CorruptError
 from . import packs, trees
 from .blobs import blob_digest, blob_key, put_blob, read_twice, ready_to_use
 from .digest import raw_digest, tensor_digest
-from .manifests import PackEntry, TensorEntry
+from .manifests import TensorEntry
 from .objects import length
+from .outlines import PackEntry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
