@@ -185,7 +185,15 @@ class Membership:
 
     def _paces(self, job: JobView, workers: Sequence[str], alive: Alive) -> dict[str, Pace]:
         """Of these workers; empty if nothing is known of any. Who runs has room for what it runs, whatever it tells."""
-        rates = probes.expected(job, workers, alive) if self.speeds else None
+        return self._paces_by(self._rates(job, workers, alive), job, workers, alive)
+
+    def _rates(self, job: JobView, workers: Sequence[str], alive: Alive) -> records.Rates | None:
+        """What is known or expected of these workers, if anything is, and is to be looked at."""
+        return probes.expected(job, workers, alive) if self.speeds else None
+
+    def _paces_by(
+        self, rates: records.Rates | None, job: JobView, workers: Sequence[str], alive: Alive
+    ) -> dict[str, Pace]:
         found = arrangement.paces_of(rates, workers, alive, job.name)
         if not found:
             return {}
@@ -276,7 +284,8 @@ class Membership:
 
     def _model(self, job: JobView, workers: Sequence[str], alive: Alive, now: float) -> Model | None:
         """What is known or expected of the speed of these workers, if anything is."""
-        rates, paces = probes.expected(job, workers, alive), self._paces(job, workers, alive)
+        rates = self._rates(job, workers, alive)
+        paces = self._paces_by(rates, job, workers, alive)
         if rates is None or not paces:
             return None
         apart = self.breaks.apart(now)

@@ -120,7 +120,13 @@ def _remove_empty(folders: list[Path]) -> None:
 
 
 def open_existing(kv: str | None, folder: str | None = None) -> tuple[Settings, KeyValueStore]:
-    """Open the key-value store to look at what is there.
+    """Open the key-value store to look at what is there. Raises as `require_existing`."""
+    found = require_existing(kv, folder)
+    return found, open_kv(found.kv)
+
+
+def require_existing(kv: str | None, folder: str | None = None) -> Settings:
+    """Refuse a key-value store that would only be made.
 
     Raises:
         UserError: the default store is not there: nothing was ever run here.
@@ -136,4 +142,4 @@ def open_existing(kv: str | None, folder: str | None = None) -> tuple[Settings, 
         raise UserError(
             f"there is no key-value store at {found.kv}", "name the one that the jobs were submitted to (--kv)"
         )
-    return found, open_kv(found.kv)
+    return found

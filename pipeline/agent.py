@@ -251,9 +251,8 @@ class Agent:
                 yield from self._release(job)
         else:
             claim = None
-        spec = job.spec.value if job.spec is not None else None
-        rewound = spec is not None and spec.rewound != runner.rewound  # what it holds was given up
-        changed = rewound or (spec is not None and spec.spec != runner.spec)
+        rewound = _rewound(runner, job)
+        changed = rewound or (job.spec is not None and job.spec.value.spec != runner.spec)
         yield from publish(
             runner, job, None if rewound else claim, may_claim=not rewound and self._may_claim(job, slot)
         )
@@ -291,20 +290,19 @@ class Agent:
     ) -> Iterator[Action]:
         run = runner.run
         assert run is not None
-        drop = job.over or job.desired == "cancelled" or job.spec is None
-        if job.generation > run.generation or drop:
+        unwanted = job.over or job.desired == "cancelled" or job.spec is None
+        if job.generation > run.generation or unwanted:
             # Whoever still holds a claim on the old generation will still send its partials.
             gone = {
                 s for s, m in enumerate(run.members)
                 if s != run.slot and (run.generation, s) not in job.all_claims
             }  # fmt: skip
-            drop = drop or not job.members
+            drop = unwanted or not job.members
             told = Yielded(job.generation, frozenset(gone), drop)
             if told != runner.told:
                 runner.told = told
                 yield Send(messages.Yield(generation=job.generation, lost=tuple(sorted(gone)), drop=drop))
-        rewound = job.spec is not None and job.spec.value.rewound != runner.rewound
-        if job.over or job.desired == "cancelled" or job.spec is None or rewound:  # what it holds is worth nothing
+        if unwanted or _rewound(runner, job):  # what it holds is worth nothing
             if runner.dropped_at is None:
                 runner.dropped_at = now
             elif now - runner.dropped_at >= DROP_SECONDS:
@@ -462,6 +460,11 @@ class Agent:
             trouble=records.cut(runner.trouble, MAX_REFUSAL) if runner else "",
             progress=runner.progress if runner else None,
         )
+
+
+def _rewound(runner: RunnerState, job: JobView) -> bool:
+    """Whether what a runner holds was given up."""
+    return job.spec is not None and job.spec.value.rewound != runner.rewound
 
 
 def _noted(notes: dict[str, N], spec: str, value: N) -> dict[str, N]:

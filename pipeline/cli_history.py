@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..errors import UserError
-from .addresses import open_both, open_existing
+from .addresses import open_both, require_existing
 from .cli_options import Folder, Format, JobName, Kv, Output, Store, print_json
 from .cli_run import stopped_in_order
 
@@ -67,7 +67,7 @@ def gc(
                 "jobs are named, but not what to keep of them",
                 "add --keep-last N, --keep-every STEPS or --keep-best METRIC",
             )
-        open_existing(kv, folder)
+        require_existing(kv, folder)
         _, records_at, objects_at = open_both(kv, store, folder)
         known = known_jobs(records_at, objects_at)
         require_jobs(records_at, known, jobs or [])
@@ -110,7 +110,7 @@ def fork(
 
         job, step = _point(point)
         changes = pairs_of(settings or [])
-        open_existing(kv, folder)
+        require_existing(kv, folder)
         _, records_at, objects_at = open_both(kv, store, folder)
         view = committed(records_at, objects_at, job)
         made = forking.fork(records_at, objects_at, view, step, name, changes)
@@ -134,7 +134,7 @@ def rewind(
         from . import forking
         from .cli_proof import committed
 
-        open_existing(kv, folder)
+        require_existing(kv, folder)
         _, records_at, objects_at = open_both(kv, store, folder)
         committed(records_at, objects_at, job)
         before = forking.rewind(records_at, objects_at, job, to)

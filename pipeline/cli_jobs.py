@@ -13,7 +13,7 @@ from rich.table import Table
 from ..coordinator import keys, views
 from ..errors import UserError
 from . import stages
-from .addresses import open_both, open_existing
+from .addresses import open_both, open_existing, require_existing
 from .cli_options import Folder, Format, JobName, Kv, Output, Store, print_json
 from .speeds import lines, read_workers, rows
 from .submit import Handle, desire
@@ -36,11 +36,13 @@ def add(app: typer.Typer) -> None:
 def jobs(kv: Kv = None, folder: Folder = None, output: Format = Output.text) -> None:
     """List all jobs, by precedence; stages of pipelines are jobs, and those that wait for others come last."""
     _, records_at = open_existing(kv, folder)
-    found = [summarize(view) for view in read_jobs(records_at)]
-    later = [stage for one in stages.read_all(records_at) for stage in one.summaries() if not stage.submitted]
+    known = read_jobs(records_at)
+    found = [summarize(view) for view in known]
     if output is Output.json:
         print_json([job.as_dict() for job in found])
         return
+    pipelines = stages.read_all(records_at, {view.name: view for view in known})
+    later = [stage for one in pipelines for stage in one.summaries() if not stage.submitted]
     if not found and not later:
         typer.echo("no jobs; next: easyscale run SCRIPT | submit SCRIPT")
         return
@@ -141,7 +143,7 @@ def logs(
     """Print what the job's runners printed, worker by worker."""
     from .joblogs import read
 
-    open_existing(kv, folder)
+    require_existing(kv, folder)
     _, records_at, objects_at = open_both(kv, store, folder)
     printed: dict[str, int] = {}
     headline = ""

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from ..errors import NotFoundError, UnavailableError, UserError
 from . import verified
-from .addresses import open_both, open_existing
+from .addresses import open_both, require_existing
 from .cli_options import Folder, Format, JobName, Kv, Output, Store, print_json
 from .cli_run import stopped_in_order
 from .summary import no_such_job, read_job
@@ -146,7 +146,7 @@ def looking_at(jobs: list[str], device: str, kv: str | None, store: str | None, 
         from .forkserver import ForkServer
 
         device = check_device(device)
-        open_existing(kv, folder)
+        require_existing(kv, folder)
         found, records_at, objects_at = open_both(kv, store, folder)
         views = [committed(records_at, objects_at, job) for job in jobs]
         heads = [view.head.value for view in views if view.head is not None]

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .addresses import open_both, open_existing
+from .addresses import open_both, require_existing
 from .cli_options import Folder, Format, JobName, Kv, Output, Store, print_json
 from .summary import no_such_job, read_job
 
@@ -43,7 +43,7 @@ def serve(
     from .serve import run
 
     token = run.token(token_file)
-    open_existing(kv, folder)[1].close()
+    require_existing(kv, folder)
     listening = run.listen(host, port)
     found, records_at, objects_at = open_both(kv, store, folder)
     run.serve(found, records_at, objects_at, listening, token)
@@ -62,7 +62,7 @@ def scalars(
     """Write loss, learning rate and metrics of all committed steps to a file."""
     from . import scalars as writing
 
-    open_existing(kv, folder)[1].close()
+    require_existing(kv, folder)
     _, records_at, objects_at = open_both(kv, store, folder)
     view = read_job(records_at, job)
     if view is None:

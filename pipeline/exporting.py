@@ -17,6 +17,7 @@ import torch
 from ..errors import UserError
 from ..storage import packs, trees
 from ..storage.files import NO_ROOM
+from .inputs import averaged
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,9 +56,8 @@ def chosen(state: Mapping[str, Any], what: What, places: Mapping[str, str]) -> d
     if what == "ema":
         if not state["ema"]:
             raise UserError("this job keeps no averages of its parameters", "leave out --what, or train with ema=...")
-        trained = state["model"]["parameters"]
-        averaged = {name: average.to(trained[name].dtype) for name, average in state["ema"].items()}
-        state = {**state, "model": {**state["model"], "parameters": {**trained, **averaged}}}
+        parameters = averaged(state["model"]["parameters"], state["ema"])
+        state = {**state, "model": {**state["model"], "parameters": parameters}}
     return _model(state, places)
 
 

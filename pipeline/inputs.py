@@ -76,8 +76,7 @@ class Committed:
     def _averaged(self) -> dict[str, Tensor]:
         if self.ema is None:
             raise SpecError(f"job {self.job!r} keeps no averages of its parameters", "train it with ema=...")
-        averages = {name: average.to(self.parameters[name].dtype) for name, average in self.ema.items()}
-        return {**self.parameters, **averages}
+        return averaged(self.parameters, self.ema)
 
     def _copy(self, kind: str, ours: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
         for name in [*ours, *given]:
@@ -92,6 +91,11 @@ class Committed:
                 )
         for name, tensor in ours.items():
             tensor.copy_(given[name])
+
+
+def averaged(parameters: Mapping[str, Tensor], averages: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Parameters as they are evaluated where averages are kept: averages in the parameters' own types, by name."""
+    return {**parameters, **{name: average.to(parameters[name].dtype) for name, average in averages.items()}}
 
 
 def load(store: ObjectStore, spec: JobSpec) -> dict[str, Any]:

@@ -156,9 +156,9 @@ def read(kv: KeyValueStore, name: str) -> Picture | None:
     return Picture(record, read_stages(kv, record))
 
 
-def read_all(kv: KeyValueStore) -> list[Picture]:
-    """All pipelines that can be read, by name."""
-    return pictures(kv.range(keys.PIPELINES), views.parse(kv.range(keys.JOBS)).jobs)
+def read_all(kv: KeyValueStore, jobs: Mapping[str, views.JobView]) -> list[Picture]:
+    """All pipelines that can be read, by name; `jobs` are all that there are, by name."""
+    return pictures(kv.range(keys.PIPELINES), jobs)
 
 
 def pictures(entries: Iterable[KeyValue], jobs: Mapping[str, views.JobView]) -> list[Picture]:

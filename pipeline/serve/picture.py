@@ -12,7 +12,7 @@ from .. import stages
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ...coordinator.kv import KeyValueStore
+    from ...coordinator.kv import KeyValue, KeyValueStore
     from ...coordinator.views import View
 
 FRESH_SECONDS = 0.5
@@ -30,7 +30,7 @@ class Picture:
         self._kv, self._clock = kv, clock
         self._lock = threading.Lock()
         self._view: View | None = None
-        self._pipelines: list[stages.Picture] = []
+        self._outlines: list[KeyValue] = []
         self._read_at = 0.0
 
     def look(self) -> View:
@@ -45,17 +45,16 @@ class Picture:
     def pipelines(self) -> list[stages.Picture]:
         """All pipelines with their stages, likewise."""
         with self._lock:
-            self._look()
-            return self._pipelines
+            jobs = self._look().jobs
+            return stages.pictures(self._outlines, jobs)
 
     def _look(self) -> View:
         if self._view is None or self._clock() - self._read_at > FRESH_SECONDS:
             self._view = None  # if reading fails now, the next one tries again
             began = self._clock()
             found = self._kv.range(keys.PREFIX)
-            view = views.parse(found)
-            self._pipelines = stages.pictures(found, view.jobs)
-            self._view, self._read_at = view, began
+            self._view, self._read_at = views.parse(found), began
+            self._outlines = [entry for entry in found if entry.key.startswith(keys.PIPELINES)]
         return self._view
 
     def forget(self) -> None:

@@ -50,13 +50,18 @@ def whole(cluster: Cluster, job: str) -> list[int]:
     return [found.step for _, found in commits.chain(cluster.store, manifest) if has_packs(cluster.store, found)]
 
 
+def interrupted(cluster: Cluster, step: int) -> None:
+    """Run `small.py` with two workers until about this step, and stop it as a user would."""
+    run = cluster.run(SMALL, "--set", "commit_every=5", workers=2, JOB_PACE="0.02")
+    cluster.until_step("small", step)
+    run.signal(2)
+    assert run.wait().code == 130
+
+
 def test_gc_shows_then_removes_and_the_job_goes_on_and_is_verified_from_its_first_step(
     cluster: Cluster, reference: Reference
 ) -> None:
-    run = cluster.run(SMALL, "--set", "commit_every=5", workers=2, JOB_PACE="0.02")
-    cluster.until_step("small", 45)
-    run.signal(2)
-    assert run.wait().code == 130
+    interrupted(cluster, 45)
     before = whole(cluster, "small")
     assert len(before) >= 5
     age(cluster)
@@ -402,10 +407,7 @@ def test_the_network_of_an_example_is_loaded_and_computes_what_the_trained_one_d
 def test_when_the_key_value_store_is_lost_jobs_are_recovered_and_come_to_the_same_bits(
     cluster: Cluster, reference: Reference
 ) -> None:
-    run = cluster.run(SMALL, "--set", "commit_every=5", workers=2, JOB_PACE="0.02")
-    cluster.until_step("small", 40)
-    run.signal(2)
-    assert run.wait().code == 130
+    interrupted(cluster, 40)
     before = cluster.job("small")
     kept = cluster.folder / "before.sqlite"
     for suffix in ("", "-wal", "-shm"):

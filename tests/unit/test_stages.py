@@ -6,7 +6,7 @@ import itertools
 from typing import TYPE_CHECKING, get_args
 
 import pytest
-from easyscale.coordinator import keys, records
+from easyscale.coordinator import keys, records, views
 from easyscale.coordinator.kv import MAX_VALUE, Put
 from easyscale.coordinator.memory import MemoryKV
 from easyscale.errors import CorruptError
@@ -116,7 +116,7 @@ def test_a_picture_has_all_stages_also_those_that_are_no_jobs_yet_and_no_job_tha
     ]
     assert found.summaries()[0].metrics == {"x": 1.0}
     assert found.state == "failed"
-    assert [picture.name for picture in stages.read_all(kv)] == ["p"]
+    assert [picture.name for picture in stages.read_all(kv, views.parse(kv.range(keys.JOBS)).jobs)] == ["p"]
 
 
 def test_the_record_of_the_largest_pipeline_is_refused_or_small() -> None:
